@@ -1,0 +1,56 @@
+"""The only code that reaches into models of timm, transformers and torchvision."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from foveate.adapters.base import CHILD, Adapter, Reduced, Reduction, UnsupportedModel, reduced_class
+from foveate.adapters.dense import Trace, spread_to_patches
+from foveate.adapters.engine import Encoded, encode
+from foveate.adapters.timm_vit import TIMM
+
+__all__ = [
+    "CHILD",
+    "Adapter",
+    "Encoded",
+    "Reduced",
+    "Reduction",
+    "Trace",
+    "UnsupportedModel",
+    "all_adapters",
+    "encode",
+    "find_adapter",
+    "reduced_class",
+    "spread_to_patches",
+]
+
+
+def all_adapters() -> tuple[Adapter, ...]:
+    """Every adapter whose library is there. transformers is asked for only where someone imported it."""
+    return (TIMM,)
+
+
+def find_adapter(model: nn.Module) -> Adapter:
+    """The adapter that understands ``model``; ``UnsupportedModel`` where there is none."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"A model is a torch.nn.Module; got {type(model).__name__}: {model!r:.80}.")
+    if isinstance(model, Reduced):
+        return model._foveate_adapter
+    for adapter in all_adapters():
+        if adapter.matches(model):
+            adapter.check(model)
+            return adapter
+    found = f"{type(model).__module__}.{type(model).__qualname__}"
+    raise UnsupportedModel(f"foveate does not know {found}. Supported: {_families()}.{_hint(model)}")
+
+
+def _families() -> str:
+    return "; ".join(adapter.family for adapter in all_adapters())
+
+
+def _hint(model: nn.Module) -> str:
+    """Point at a part of ``model`` that could be reduced instead."""
+    for name, child in model.named_modules():
+        if name and any(adapter.matches(child) for adapter in all_adapters()):
+            return f" Its part {name!r} ({type(child).__name__}) may be reduced by itself: reduce_(model.{name}, ...)."
+    return ""

@@ -1,0 +1,108 @@
+"""From reduced tokens back to the patch grid, and the trace of which patches each token holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from foveate.adapters.engine import Encoded
+from foveate.core import Assignment, compose, unpool
+
+
+def spread_to_patches(encoded: Encoded, block: int, prefix: int) -> tuple[Tensor, Tensor]:
+    """Features after ``block`` for every patch, (B, N, C), and the prefix tokens.
+
+    A patch whose token was dropped keeps the features that token had when it was dropped.
+    """
+    tokens = encoded.blocks[block].stream.tokens
+    patches = tokens[:, prefix:]
+    for output in reversed(encoded.blocks[: block + 1]):
+        if output.step is None:
+            continue
+        if output.step.assignment.num_out != patches.shape[1]:
+            raise ValueError(
+                f"Block {block} returns prefix tokens only (exact_last_block=True), so it has no dense features. "
+                "Ask for an earlier block, or reduce without exact_last_block."
+            )
+        patches = unpool(patches, output.step.assignment, fill=output.step.before)
+    return patches, tokens[:, :prefix]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Which patches each token holds after each block of one forward pass.
+
+    ``trace.after(block)`` is one ``Assignment`` from the image's patches to the tokens there;
+    ``trace.owner(block)`` says it patch by patch; ``trace.keys(block)`` is the same for keys, where a method
+    reduces keys and values alone.
+    """
+
+    grid: tuple[int, int]
+    num_prefix: int
+    batch: int
+    counts: tuple[int, ...]
+    """Patch tokens after every block."""
+    steps: tuple[Assignment | None, ...]
+    """What each block did to its patch tokens; None where it did nothing."""
+    key_steps: tuple[Assignment | None, ...]
+    """What each block did to its keys and values alone."""
+    device: torch.device
+
+    @staticmethod
+    def of(encoded: Encoded, grid: tuple[int, int], num_prefix: int) -> Trace:
+        outputs = encoded.blocks
+        tokens = encoded.stream.tokens
+        return Trace(
+            grid,
+            num_prefix,
+            tokens.shape[0],
+            tuple(o.stream.tokens.shape[1] - num_prefix for o in outputs),
+            tuple(o.step.assignment if o.step else None for o in outputs),
+            tuple(o.key_step.assignment if o.key_step else None for o in outputs),
+            tokens.device,
+        )
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def after(self, block: int) -> Assignment:
+        """Patches -> tokens after ``block``."""
+        total = self._identity()
+        for step in self.steps[: self._index(block) + 1]:
+            if step is not None:
+                total = compose(total, step, self.batch, self.device)
+        return total
+
+    def keys(self, block: int) -> Assignment:
+        """Patches -> keys that attention in ``block`` sees."""
+        block = self._index(block)
+        before = self._identity() if block == 0 else self.after(block - 1)
+        step = self.key_steps[block]
+        return before if step is None else compose(before, step, self.batch, self.device)
+
+    def owner(self, block: int) -> Tensor:
+        """(B, N) index of the token each patch went to, -1 where it was dropped.
+
+        A patch in several tokens (overlapping windows) names the one it has most weight in.
+        """
+        a = self.after(block)
+        src, dst, weight = a.edges(self.batch, self.device)
+        order = weight.argsort(dim=1, stable=True)  # later writes win: the heaviest edge last
+        src, dst, weight = (t.gather(1, order) for t in (src, dst, weight))
+        owner = torch.full((self.batch, a.num_in + 1), -1, device=src.device)
+        for image in range(self.batch):  # a scatter leaves the winner of repeated indices open
+            real = weight[image] != 0
+            for s, d in zip(src[image][real].tolist(), dst[image][real].tolist(), strict=True):
+                owner[image, s] = d
+        return owner[:, : a.num_in]
+
+    def _identity(self) -> Assignment:
+        n = self.grid[0] * self.grid[1]
+        return Assignment(None, None, None, n, n)
+
+    def _index(self, block: int) -> int:
+        if not -len(self) <= block < len(self):
+            raise IndexError(f"The model has {len(self)} blocks (0..{len(self) - 1}); got block {block}.")
+        return block % len(self)

@@ -1,0 +1,178 @@
+"""Runs a reduced model: block after block, with the reduction at its site.
+
+What flows from block to block is a value (``Stream``), never state on the model, so threads, activation
+checkpointing, ``torch.compile``, export, pickling and deepcopy need no care. A block in which nothing happens is
+called as it is, and an empty schedule therefore changes nothing, bit for bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from foveate.adapters.base import CHILD, Adapter, Heads, Reduction
+from foveate.core import Assignment, attend, attend_and_score, class_row, log_size_bias, pool_size
+from foveate.methods.base import BlockView, Site
+
+
+class Stream(NamedTuple):
+    """The tokens between two blocks."""
+
+    tokens: Tensor  # (B, P + N, C)
+    size: Tensor | None = None  # (B, N) patches each token stands for; None while every token is one patch
+    bias: Tensor | None = None  # (B, 1, 1, P + N) log size for attention; None unless the method carries it
+
+
+class Step(NamedTuple):
+    """One reduction: what went where, and the patch tokens it was applied to."""
+
+    assignment: Assignment
+    before: Tensor  # (B, N, C)
+
+
+class BlockOutput(NamedTuple):
+    stream: Stream
+    step: Step | None = None  # what was done to the tokens
+    key_step: Step | None = None  # what was done to keys and values only
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The end of the last block, before the final norm, and what happened on the way."""
+
+    stream: Stream
+    blocks: tuple[BlockOutput, ...]  # empty unless recorded
+
+
+def encode(adapter: Adapter, model: Any, images: Tensor, *, record: bool = False, **embed_options: Any) -> Encoded:
+    """Run embedding and blocks of a model, reduced or not."""
+    if images.dim() != 4:
+        raise ValueError(f"Images are (batch, channels, height, width); got shape {tuple(images.shape)}.")
+    if images.shape[0] == 0:
+        raise ValueError(f"The batch is empty: images have shape {tuple(images.shape)}. Give at least one image.")
+    tokens = adapter.embed(model, images, **embed_options)
+    reduction: Reduction | None = getattr(model, CHILD, None)
+    run = _run_untouched if reduction is None else _Runner(adapter, model, reduction, tokens).run
+    recompute = adapter.checkpointing(model) and model.training
+    output, blocks = BlockOutput(Stream(tokens)), []
+    for index, block in enumerate(adapter.blocks(model)):
+        if recompute:
+            output = checkpoint(run, block, output.stream, index, use_reentrant=False)
+        else:
+            output = run(block, output.stream, index)
+        if record:
+            blocks.append(output)
+    return Encoded(output.stream, tuple(blocks))
+
+
+def _run_untouched(block: nn.Module, stream: Stream, index: int) -> BlockOutput:
+    return BlockOutput(stream._replace(tokens=block(stream.tokens)))
+
+
+class _Runner:
+    """Runs single blocks of one reduced model, for one number of patches."""
+
+    def __init__(self, adapter: Adapter, model: Any, reduction: Reduction, tokens: Tensor) -> None:
+        self.ops = adapter.ops
+        self.prefix = adapter.num_prefix(model)
+        self.has_cls = adapter.has_cls(model)
+        self.method = reduction.method
+        self.modules = reduction.modules_by_block
+        self.plan = reduction.plan_for(tokens.shape[1] - self.prefix)
+
+    def run(self, block: nn.Module, stream: Stream, index: int) -> BlockOutput:
+        if self.plan.exact_last_block and index == len(self.plan.counts) - 1:
+            return self._last_block_for_prefix(block, stream, index)
+        if not self.plan.acts_in(index):
+            return BlockOutput(self._plain_block(block, stream))
+        if self.method.site is Site.POST_ATTN:
+            return self._reduce_after_attention(block, stream, index)
+        if self.method.site is Site.KV:
+            return self._reduce_keys_values(block, stream, index)
+        if self.method.site is Site.PRE_BLOCK:
+            stream, step = self._reduce(stream, index)
+            return BlockOutput(self._plain_block(block, stream), step)
+        return BlockOutput(*self._reduce(self._plain_block(block, stream), index))
+
+    def _plain_block(self, block: nn.Module, stream: Stream) -> Stream:
+        if stream.bias is None:
+            return stream._replace(tokens=block(stream.tokens))
+        normed = self.ops.normed(block, stream.tokens)
+        attended = self._attend(block, self.ops.project(block, normed), stream.bias)
+        x = stream.tokens + self.ops.after_attention(block, attended, normed)
+        return stream._replace(tokens=self.ops.mlp(block, x))
+
+    def _reduce_after_attention(self, block: nn.Module, stream: Stream, index: int) -> BlockOutput:
+        normed = self.ops.normed(block, stream.tokens)
+        attended, scores = self._attend_with_scores(block, self.ops.project(block, normed), stream.bias)
+        x = stream.tokens + self.ops.after_attention(block, attended, normed)
+        stream, step = self._reduce(stream._replace(tokens=x), index, **scores)
+        return BlockOutput(stream._replace(tokens=self.ops.mlp(block, stream.tokens)), step)
+
+    def _reduce_keys_values(self, block: nn.Module, stream: Stream, index: int) -> BlockOutput:
+        normed = self.ops.normed(block, stream.tokens)
+        sources, step = self._reduce(Stream(normed), index)
+        x = self._attend_to(block, stream.tokens, normed, sources)
+        return BlockOutput(stream._replace(tokens=self.ops.mlp(block, x)), None, step)
+
+    def _last_block_for_prefix(self, block: nn.Module, stream: Stream, index: int) -> BlockOutput:
+        """The last block where only prefix tokens are read: patch tokens serve as keys and values, and end there."""
+        step = key_step = None
+        if self.plan.acts_in(index) and self.method.site is Site.PRE_BLOCK:
+            stream, step = self._reduce(stream, index)
+        normed = self.ops.normed(block, stream.tokens)
+        sources = stream._replace(tokens=normed)
+        if self.plan.acts_in(index) and self.method.site is Site.KV:
+            sources, key_step = self._reduce(Stream(normed), index)
+        x = self._attend_to(block, stream.tokens[:, : self.prefix], normed[:, : self.prefix], sources)
+        return BlockOutput(Stream(self.ops.mlp(block, x)), step, key_step)
+
+    def _attend_to(self, block: nn.Module, x: Tensor, normed: Tensor, sources: Stream) -> Tensor:
+        """The residual stream ``x`` after attending, with queries from ``normed``, to other tokens than its own."""
+        heads = Heads(self.ops.queries(block, normed), *self.ops.keys_values(block, sources.tokens))
+        return x + self.ops.after_attention(block, self._attend(block, heads, sources.bias), normed)
+
+    def _attend(self, block: nn.Module, heads: Heads, bias: Tensor | None) -> Tensor:
+        return attend(*heads, bias=bias, scale=self.ops.scale(block), dropout=self.ops.attention_dropout(block))
+
+    def _attend_with_scores(
+        self, block: nn.Module, heads: Heads, bias: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Attention, and just the scores the method needs, for patch tokens."""
+        needs, scale = self.method.needs(self.has_cls), self.ops.scale(block)
+        scores = {}
+        if "attn_received" in needs:
+            dropout = self.ops.attention_dropout(block)
+            attended, scores["attn_received"] = attend_and_score(*heads, bias=bias, scale=scale, dropout=dropout)
+        else:
+            attended = self._attend(block, heads, bias)
+        if "cls_attn" in needs:
+            scores["cls_attn"] = class_row(heads.q, heads.k, bias=bias, scale=scale)
+        scores = {name: score[:, self.prefix :] for name, score in scores.items()}
+        if "keys" in needs:
+            scores["keys"] = heads.k[:, :, self.prefix :]
+        return attended, scores
+
+    def _reduce(self, stream: Stream, index: int, **scores: Tensor) -> tuple[Stream, Step]:
+        view = BlockView(
+            stream.tokens, self.prefix, stream.size, index, self.has_cls, self.modules.get(index), **scores
+        )
+        assignment = self.method.assign(view, self.plan.counts[index])
+        tokens = self.method.combine(view, assignment)
+        size = _size_after(stream.size, assignment, tokens)
+        if size is None or not self.method.carries_size:
+            return Stream(tokens, size), Step(assignment, view.patches)
+        bias = log_size_bias(size, self.prefix, tokens.dtype)
+        return Stream(tokens, size, bias), Step(assignment, view.patches)
+
+
+def _size_after(size: Tensor | None, assignment: Assignment, tokens: Tensor) -> Tensor | None:
+    if size is None and assignment.dst is None:
+        return None  # a selection of single patches: every size is still one
+    if size is None:
+        size = torch.ones(tokens.shape[0], assignment.num_in, device=tokens.device)
+    return pool_size(size, assignment)

@@ -1,0 +1,328 @@
+"""timm's VisionTransformer, in its variants: prefix tokens, LayerScale, qk-norm, gates, post-norm, pooling heads."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import timm
+from timm.layers import Attention, AttentionPoolLatent, GluMlp, Mlp, PatchDropout, PatchEmbed, SwiGLU
+from timm.models._features import feature_take_indices
+from timm.models.deit import VisionTransformerDistilled
+from timm.models.vision_transformer import Block, ResPostBlock, VisionTransformer
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from foveate.adapters.base import Adapter, BlockOps, Heads, Reduced, UnsupportedModel, linear_macs
+from foveate.adapters.dense import spread_to_patches
+from foveate.adapters.engine import encode
+from foveate.adapters.heads import mean_of_patches, tag_size, tagged_size
+from foveate.core import log_size_bias
+from foveate.cost import BlockShape, ModelShape
+
+POOLS = ("token", "avg", "map", "")
+
+
+class TimmBlock(BlockOps):
+    """timm's ``Block`` and ``ResPostBlock`` around its ``Attention``."""
+
+    def normed(self, block: Any, x: Tensor) -> Tensor:
+        return x if isinstance(block, ResPostBlock) else block.norm1(x)
+
+    def queries(self, block: Any, normed: Tensor) -> Tensor:
+        return block.attn.q_norm(self._part(block.attn, normed, 0, 1)[0])
+
+    def keys_values(self, block: Any, normed: Tensor) -> tuple[Tensor, Tensor]:
+        k, v = self._part(block.attn, normed, 1, 3)
+        return block.attn.k_norm(k), v
+
+    def project(self, block: Any, normed: Tensor) -> Heads:
+        attn = block.attn
+        q, k, v = _split_heads(attn.qkv(normed), 3, attn).unbind(0)
+        return Heads(attn.q_norm(q), attn.k_norm(k), v)
+
+    def after_attention(self, block: Any, attended: Tensor, normed: Tensor) -> Tensor:
+        attn = block.attn
+        x = attn.norm(attended.transpose(1, 2).flatten(2))
+        if getattr(attn, "gate", None) is not None:
+            x = x * attn.gate(normed).sigmoid()
+        x = attn.proj_drop(attn.proj(x))
+        return block.drop_path1(block.norm1(x) if isinstance(block, ResPostBlock) else block.ls1(x))
+
+    def mlp(self, block: Any, x: Tensor) -> Tensor:
+        if isinstance(block, ResPostBlock):
+            return x + block.drop_path2(block.norm2(block.mlp(x)))
+        return x + block.drop_path2(block.ls2(block.mlp(block.norm2(x))))
+
+    def scale(self, block: Any) -> float:
+        return float(block.attn.scale)
+
+    def attention_dropout(self, block: Any) -> float:
+        return float(block.attn.attn_drop.p) if block.attn.training else 0.0
+
+    @staticmethod
+    def _part(attn: Any, normed: Tensor, start: int, stop: int) -> Tensor:
+        """Thirds ``start`` to ``stop`` of the fused qkv projection, as (stop - start, B, H, N, D)."""
+        third = attn.qkv.out_features // 3
+        rows = slice(start * third, stop * third)
+        bias = None if attn.qkv.bias is None else attn.qkv.bias[rows]
+        return _split_heads(linear(normed, attn.qkv.weight[rows], bias), stop - start, attn)
+
+
+def _split_heads(x: Tensor, parts: int, attn: Any) -> Tensor:
+    b, n, _ = x.shape
+    return x.view(b, n, parts, attn.num_heads, -1).permute(2, 0, 3, 1, 4)
+
+
+class ReducedTimm(Reduced):
+    """What a reduced timm model does instead of its own forward methods."""
+
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Any:
+        _refuse_mask(attn_mask, is_causal)
+        tokens, size = _final_tokens(self, x)
+        return self._foveate_head(tokens, size)
+
+    def forward_features(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+        """The tokens that are left after the last block and norm, (B, P + N', C)."""
+        _refuse_mask(attn_mask, is_causal)
+        tokens, size = _final_tokens(self, x)
+        # the head, called on its own, must still know how many patches each token stands for
+        return tag_size(tokens, size) if _head_weighs_tokens(self) else tokens
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Any:
+        size = tagged_size(x) if _head_weighs_tokens(self) else None
+        return self._foveate_head(x, size, pre_logits)
+
+    def _foveate_head(self: Any, tokens: Tensor, size: Tensor | None, pre_logits: bool = False) -> Any:
+        if isinstance(self, VisionTransformerDistilled) or not _head_weighs_tokens(self):
+            return super().forward_head(tokens, pre_logits)  # type: ignore[misc]
+        skip = 0 if self.pool_include_prefix else self.num_prefix_tokens
+        x = self.head_drop(self.fc_norm(_pooled(self, tokens[:, skip:], size, self.num_prefix_tokens - skip)))
+        return x if pre_logits else self.head(x)
+
+    def forward_intermediates(
+        self: Any,
+        x: Tensor,
+        indices: int | list[int] | None = None,
+        return_prefix_tokens: bool = False,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+        output_dict: bool = False,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Any:
+        """Feature maps of chosen blocks on the whole patch grid: every patch gets its token's features."""
+        _refuse_mask(attn_mask, is_causal)
+        if output_fmt not in ("NCHW", "NLC"):
+            raise ValueError(f"output_fmt is NCHW or NLC; got {output_fmt!r}.")
+        wanted, _ = feature_take_indices(len(self.blocks), indices)
+        encoded = encode(TIMM, self, x, record=True)
+        maps, prefixes = [], []
+        for block in sorted(wanted):
+            patches, prefix = spread_to_patches(encoded, block, self.num_prefix_tokens)
+            maps.append(self.norm(patches) if norm else patches)
+            prefixes.append(self.norm(prefix) if norm else prefix)
+        if output_fmt == "NCHW":
+            rows, columns = TIMM.grid(self, *x.shape[-2:])
+            maps = [m.unflatten(1, (rows, columns)).permute(0, 3, 1, 2).contiguous() for m in maps]
+        final = None if intermediates_only else self.norm(encoded.stream.tokens)
+        return _package(maps, prefixes if self.num_prefix_tokens else None, final, return_prefix_tokens, output_dict)
+
+
+def _package(
+    maps: list[Tensor], prefixes: list[Tensor] | None, final: Tensor | None, with_prefix: bool, as_dict: bool
+) -> Any:
+    """timm's several ways to return intermediates."""
+    if as_dict:
+        result: dict[str, Any] = {"image_intermediates": maps}
+        if with_prefix and prefixes is not None:
+            result["image_intermediates_prefix"] = prefixes
+        return result if final is None else result | {"image_features": final}
+    listed: list[Any] = list(zip(maps, prefixes, strict=True)) if with_prefix and prefixes is not None else maps
+    return listed if final is None else (final, listed)
+
+
+def _final_tokens(model: Any, images: Tensor) -> tuple[Tensor, Tensor | None]:
+    stream = encode(TIMM, model, images).stream
+    return model.norm(stream.tokens), stream.size
+
+
+def _head_weighs_tokens(model: Any) -> bool:
+    return model.attn_pool is not None or model.global_pool == "avg"
+
+
+def _pooled(model: Any, tokens: Tensor, size: Tensor | None, prefix: int) -> Tensor:
+    """Mean or attention pooling in which a token counts as often as it stands for a patch."""
+    if model.attn_pool is None:
+        return mean_of_patches(tokens, size, prefix)
+    bias = None if size is None else log_size_bias(size, prefix, tokens.dtype)
+    return model.attn_pool(tokens, attn_mask=bias)
+
+
+def _refuse_mask(attn_mask: Tensor | None, is_causal: bool) -> None:
+    if attn_mask is not None or is_causal:
+        raise ValueError("A reduced model takes no attn_mask and no is_causal: tokens do not keep their places.")
+
+
+class TimmAdapter(Adapter):
+    family = "timm VisionTransformer (ViT, DeiT, DINOv2, CLIP, SigLIP, ...)"
+    mixin = ReducedTimm
+    ops = TimmBlock()
+
+    def matches(self, model: nn.Module) -> bool:
+        return isinstance(model, VisionTransformer)
+
+    def check(self, model: Any) -> None:
+        self._check_class(model)
+        if type(model.patch_embed) is not PatchEmbed:
+            raise UnsupportedModel(f"{_who(model)} embeds patches by {_type(model.patch_embed)}; PatchEmbed is known.")
+        if isinstance(model.patch_drop, PatchDropout):
+            raise UnsupportedModel(f"{_who(model)} drops patches at random. Build it with patch_drop_rate=0.")
+        for i, block in enumerate(model.blocks):
+            if type(block) not in (Block, ResPostBlock):
+                raise UnsupportedModel(
+                    f"Block {i} of {_who(model)} is a {_type(block)}; Block and ResPostBlock are known."
+                )
+            if type(block.attn) is not Attention:
+                raise UnsupportedModel(
+                    f"Attention of block {i} of {_who(model)} is {_type(block.attn)}; Attention is known."
+                )
+            if type(block.mlp) not in (Mlp, GluMlp, SwiGLU):
+                raise UnsupportedModel(
+                    f"The MLP of block {i} of {_who(model)} is {_type(block.mlp)}; Mlp, GluMlp, SwiGLU are known."
+                )
+        self._check_head(model)
+
+    @staticmethod
+    def _check_class(model: Any) -> None:
+        base = VisionTransformerDistilled if isinstance(model, VisionTransformerDistilled) else VisionTransformer
+        ours = ("forward", "forward_features", "forward_head", "forward_intermediates", "pool", "_pos_embed")
+        changed = [name for name in ours if getattr(type(model), name) is not getattr(base, name)]
+        if changed:
+            raise UnsupportedModel(
+                f"{_who(model)} is a {base.__name__} that overrides {', '.join(changed)}, "
+                "so foveate cannot know what it computes."
+            )
+
+    @staticmethod
+    def _check_head(model: Any) -> None:
+        if model.global_pool not in POOLS or not isinstance(model.attn_pool, AttentionPoolLatent | None):
+            raise UnsupportedModel(
+                f"{_who(model)} pools by {model.global_pool!r}, which is not defined for reduced tokens. "
+                f"Defined: {', '.join(map(repr, POOLS))}."
+            )
+        if model.attn_pool is None:
+            return
+        if model.attn_pool.pos_embed is not None:
+            raise UnsupportedModel(
+                f"The attention pooling of {_who(model)} has positions of its own, which merged tokens lack."
+            )
+        if "attn_mask" not in inspect.signature(AttentionPoolLatent.forward).parameters:
+            raise UnsupportedModel("This timm's attention pooling takes no mask. Use timm 1.0.16 or newer.")
+
+    def num_prefix(self, model: Any) -> int:
+        return int(model.num_prefix_tokens)
+
+    def has_cls(self, model: Any) -> bool:
+        return model.cls_token is not None
+
+    def blocks(self, model: Any) -> list[nn.Module]:
+        return list(model.blocks)
+
+    def grid(self, model: Any, height: int, width: int) -> tuple[int, int]:
+        embed: PatchEmbed = model.patch_embed
+        if not model.dynamic_img_size and embed.img_size is not None and (height, width) != tuple(embed.img_size):
+            raise ValueError(
+                f"The image is {height} x {width}, the model takes {embed.img_size[0]} x {embed.img_size[1]}. "
+                "Resize it, or build the model with img_size=... or dynamic_img_size=True."
+            )
+        ph, pw = embed.patch_size
+        if not embed.dynamic_img_pad and (height % ph or width % pw):
+            raise ValueError(f"The image is {height} x {width}, which patches of {ph} x {pw} do not divide.")
+        rows, columns = embed.dynamic_feat_size((height, width))
+        return int(rows), int(columns)
+
+    def image_size(self, model: Any) -> tuple[int, int, int]:
+        height, width = model.patch_embed.img_size
+        return int(model.in_chans), int(height), int(width)
+
+    def shape(self, model: Any, num_patches: int) -> ModelShape:
+        per_token = per_image = 0
+        if model.attn_pool is not None:
+            per_token, per_image = _attention_pool_macs(model.attn_pool)
+        elif model.global_pool == "":
+            per_token = linear_macs(model.head)
+        if model.global_pool != "" or model.attn_pool is not None:
+            per_image += linear_macs(model.head, getattr(model, "head_dist", None))
+        return ModelShape(
+            blocks=tuple(_block_shape(block) for block in model.blocks),
+            num_patches=num_patches,
+            num_prefix=self.num_prefix(model),
+            has_cls=self.has_cls(model),
+            stem_macs_per_patch=model.patch_embed.proj.weight.numel(),
+            head_macs=per_image,
+            head_macs_per_token=per_token,
+            head_reads_patches=model.global_pool != "token" or model.attn_pool is not None,
+        )
+
+    def embed(self, model: Any, images: Tensor, **options: Any) -> Tensor:
+        self.grid(model, *images.shape[-2:])
+        return model.norm_pre(model._pos_embed(model.patch_embed(images)))
+
+    def final_norm(self, model: Any, tokens: Tensor) -> Tensor:
+        return model.norm(tokens)
+
+    def checkpointing(self, model: Any) -> bool:
+        return bool(model.grad_checkpointing)
+
+    def recipe(self, model: Any) -> dict[str, Any] | None:
+        architecture = (getattr(model, "pretrained_cfg", None) or {}).get("architecture")
+        if not architecture:
+            return None
+        options = {
+            "num_classes": model.num_classes,
+            "in_chans": model.in_chans,
+            "img_size": list(model.patch_embed.img_size),
+            "global_pool": model.global_pool,
+        }
+        if model.dynamic_img_size:
+            options["dynamic_img_size"] = True
+        return {"library": "timm", "architecture": architecture, "options": options}
+
+    def rebuild(self, recipe: dict[str, Any]) -> nn.Module:
+        return timm.create_model(recipe["architecture"], pretrained=False, **recipe["options"])
+
+
+def _block_shape(block: Any) -> BlockShape:
+    attn = block.attn
+    third = attn.qkv.weight.numel() // 3
+    return BlockShape(
+        dim=attn.qkv.in_features,
+        heads=attn.num_heads,
+        head_dim=attn.qkv.out_features // 3 // attn.num_heads,
+        query_macs=third + linear_macs(getattr(attn, "gate", None)),
+        key_value_macs=2 * third,
+        proj_macs=linear_macs(attn.proj),
+        mlp_macs=linear_macs(block.mlp),
+    )
+
+
+def _attention_pool_macs(pool: Any) -> tuple[int, int]:
+    """(per token read, per image) of timm's latent attention pooling."""
+    width = pool.kv.out_features // 2
+    per_token = pool.kv.weight.numel() + 2 * pool.latent_len * width
+    return per_token, pool.latent_len * linear_macs(pool.q, pool.proj, pool.mlp)
+
+
+def _who(model: Any) -> str:
+    return f"{type(model).__module__.split('.')[0]}'s {type(model).__name__}"
+
+
+def _type(module: Any) -> str:
+    return type(module).__name__
+
+
+TIMM = TimmAdapter()
+ReducedTimm._foveate_adapter = TIMM

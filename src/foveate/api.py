@@ -1,0 +1,119 @@
+"""The verbs: reduce a model, put it back, and look at what it costs and keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from foveate.adapters import CHILD, Reduced, Reduction, Trace, encode, find_adapter, reduced_class, spread_to_patches
+from foveate.cost import Cost, PlanError, count, unreduced
+from foveate.methods.base import Method
+from foveate.schedule import OwnCounts, Schedule
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def reduce_(model: Model, method: Method, schedule: Schedule | None = None, *, exact_last_block: bool = False) -> Model:
+    """Make ``model`` keep fewer tokens, in place; returns it.
+
+    ``schedule`` may be left out where the method fixes its own counts. ``exact_last_block`` computes the last block
+    for prefix tokens alone, which is exact where the head reads nothing else; ``forward_features`` then returns
+    prefix tokens only. On any error the model is left as it was.
+    """
+    adapter = find_adapter(model)
+    if isinstance(model, Reduced):
+        raise ValueError(
+            f"This model is already reduced by {model.foveate.method!r}, {model.foveate.schedule!r}. "
+            "Call restore_(model) first."
+        )
+    if hasattr(model, CHILD):
+        raise ValueError(f"The model already has an attribute {CHILD!r}, the name foveate's own child needs.")
+    _check_request(method, schedule)
+    has_cls = adapter.has_cls(model)
+    if method.needs_class_token and not has_cls:
+        raise ValueError(
+            f"{type(method).__name__} ranks by class-token attention; this model has no class token. "
+            "Use ToMe, or TopK, which falls back on the attention a token receives."
+        )
+    shape = adapter.shape(model, _num_patches(model))
+    if exact_last_block and shape.head_reads_patches:
+        raise ValueError("exact_last_block needs a head that reads prefix tokens only; this one reads patch tokens.")
+    if exact_last_block and not shape.num_prefix:
+        raise ValueError("exact_last_block needs a prefix token (class token); this model has none.")
+    reduction = Reduction(method, schedule or OwnCounts(), shape, exact_last_block)
+    model.add_module(CHILD, reduction.train(model.training))
+    model.__class__ = reduced_class(adapter.mixin, type(model))
+    return model
+
+
+def restore_(model: Model) -> Model:
+    """Undo ``reduce_``, in place: the original model again, bit for bit."""
+    if not isinstance(model, Reduced):
+        raise ValueError(f"This {type(model).__name__} is not reduced, so there is nothing to restore.")
+    delattr(model, CHILD)
+    model.__class__ = model._foveate_base
+    return model
+
+
+def cost(model: nn.Module, image_size: Sequence[int] | None = None) -> Cost:
+    """What one image (channels, height, width) costs, for a reduced or an untouched model."""
+    adapter = find_adapter(model)
+    n = _num_patches(model, image_size)
+    shape = adapter.shape(model, n)
+    params = sum(p.numel() for p in model.parameters())
+    reduction: Reduction | None = getattr(model, CHILD, None)
+    if reduction is None:
+        return count(shape, unreduced(shape), None, params)
+    return count(shape, reduction.plan_for(n), reduction.method, params)
+
+
+@torch.no_grad()
+def trace(model: nn.Module, images: Tensor) -> Trace:
+    """Which patches each token holds after each block, for these images."""
+    adapter = find_adapter(model)
+    encoded = encode(adapter, model, images, record=True)
+    return Trace.of(encoded, adapter.grid(model, *images.shape[-2:]), adapter.num_prefix(model))
+
+
+def features(model: nn.Module, images: Tensor, block: int = -1) -> Tensor:
+    """Dense features after ``block`` and the final norm, (B, C, H, W): every patch gets its token's features.
+
+    A patch whose token was dropped shows that token as it was when it was dropped.
+    """
+    adapter = find_adapter(model)
+    encoded = encode(adapter, model, images, record=True)
+    depth = len(encoded.blocks)
+    if not -depth <= block < depth:
+        raise IndexError(f"The model has {depth} blocks (0..{depth - 1}); got block {block}.")
+    patches, _ = spread_to_patches(encoded, block % depth, adapter.num_prefix(model))
+    rows, columns = adapter.grid(model, *images.shape[-2:])
+    return adapter.final_norm(model, patches).unflatten(1, (rows, columns)).permute(0, 3, 1, 2).contiguous()
+
+
+def _num_patches(model: nn.Module, image_size: Sequence[int] | None = None) -> int:
+    adapter = find_adapter(model)
+    channels, height, width = adapter.image_size(model)
+    if image_size is not None:
+        if len(image_size) != 3:
+            raise ValueError(f"image_size is (channels, height, width); got {tuple(image_size)}.")
+        if image_size[0] != channels:
+            raise ValueError(
+                f"The model takes {channels} channels; image_size={tuple(image_size)} has {image_size[0]}."
+            )
+        height, width = image_size[1:]
+    rows, columns = adapter.grid(model, height, width)
+    return rows * columns
+
+
+def _check_request(method: object, schedule: object) -> None:
+    """Catch swapped or unfinished arguments with words instead of an AttributeError later."""
+    if isinstance(method, type) or not isinstance(method, Method):
+        raise TypeError(f"method is an instance such as ToMe(); got {method!r}.")
+    if isinstance(schedule, type) or not isinstance(schedule, Schedule | None):
+        raise TypeError(f"schedule is one of Keep, KeepRate, RemovePerBlock, Budget; got {schedule!r}.")
+
+
+__all__ = ["PlanError", "cost", "features", "reduce_", "restore_", "trace"]

@@ -1,0 +1,22 @@
+"""Random numbers without a generator: a hash of (seed, stream, index), the same on every device and in every graph."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_MASK = 0xFFFFFFFF
+
+
+def counter_uniform(n: int, seed: int, stream: int, device: torch.device | None = None) -> Tensor:
+    """n numbers in (0, 1), float32, fixed by ``seed`` and ``stream`` alone.
+
+    A 32-bit multiply-xorshift finaliser over the counter. Built from tensor operations on int64, so it traces and
+    exports; no state means no lock, no order of calls, no difference between threads or batches.
+    """
+    start = (seed * 0x9E3779B1 + stream * 0x85EBCA77) & _MASK
+    x = (torch.arange(n, device=device) * 0x9E3779B1 + start) & _MASK
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        x = ((x ^ (x >> shift)) * factor) & _MASK
+    x = x ^ (x >> 16)
+    return (x >> 8).float().add(0.5) / 2**24  # 24 bits fit float32 exactly; the half keeps 0 and 1 out

@@ -1,0 +1,55 @@
+"""Choose tokens to keep: by score, at random, or at random in proportion to a score."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from foveate.core.assignment import Assignment, partition, selection, weighted_means
+from foveate.core.noise import counter_uniform
+
+
+def keep_topk(score: Tensor, k: int) -> Assignment:
+    """Keep the k best tokens of ``score`` (B, N), in their original order."""
+    _check_k("keep_topk", k, score.shape[1])
+    return selection(_best(score, k), score.shape[1])
+
+
+def keep_topk_fuse_rest(score: Tensor, k: int, normalize: bool = False) -> Assignment:
+    """Keep the k best tokens and fuse the others into slot k: k + 1 slots.
+
+    x_fused = sum over fused i of score_i x_i, with weights scaled to sum to one if ``normalize``.
+    """
+    b, n = score.shape
+    _check_k("keep_topk_fuse_rest", k, n)
+    kept = torch.zeros(b, n, dtype=torch.bool, device=score.device)
+    if k:
+        kept = kept.scatter(1, score.topk(k, dim=1).indices, True)
+    owner = torch.where(kept, kept.cumsum(1) - 1, k)
+    # a zero weight would read as "no edge", and a fused token must stay traceable
+    weight = torch.where(kept, 1.0, score.clamp(min=torch.finfo(torch.float32).tiny).float())
+    return weighted_means(owner, k + 1, weight) if normalize else partition(owner, k + 1, weight)
+
+
+def keep_random(batch: int, n: int, k: int, seed: int, stream: int, device: torch.device | None = None) -> Assignment:
+    """Keep k tokens drawn without replacement; one draw for the whole batch, fixed by ``seed`` and ``stream``."""
+    return keep_topk(counter_uniform(n, seed, stream, device).expand(batch, n), k)
+
+
+def keep_proportional(score: Tensor, k: int, seed: int, stream: int) -> Assignment:
+    """Keep k tokens drawn without replacement with chances in proportion to ``score`` (B, N) >= 0.
+
+    Perturbed top-k: log score_i + g_i with g_i = -log(-log u_i) (Gumbel); its k largest are such a sample. The
+    noise u is shared by all images, so an image's draw depends on nothing but its own scores.
+    """
+    u = counter_uniform(score.shape[1], seed, stream, score.device)
+    return keep_topk(score.log() - (-u.log()).log(), k)
+
+
+def _best(score: Tensor, k: int) -> Tensor:
+    return score.topk(k, dim=1).indices.sort(dim=1).values
+
+
+def _check_k(name: str, k: int, n: int) -> None:
+    if not 0 <= k <= n:
+        raise ValueError(f"{name} needs 0 <= k <= {n} (tokens available), got k={k}.")

@@ -1,0 +1,207 @@
+"""Multiply-accumulates, counted from shapes: what a model costs under a plan, the method's own work included.
+
+One MAC is one multiplication with its addition inside a matrix product, a linear layer or a convolution, per
+image. Element-wise work, normalisation and softmax are not counted, as in torch's ``FlopCounterMode``, with which
+the tests hold these numbers equal.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import lru_cache
+
+from foveate.methods.base import Method, Site, StepShape
+from foveate.schedule import Budget, Keep, PlanError, Schedule
+
+
+@dataclass(frozen=True)
+class BlockShape:
+    """One block's sizes; the ``*_macs`` are of linear layers, per token."""
+
+    dim: int
+    heads: int
+    head_dim: int
+    query_macs: int  # q, and a gate where there is one
+    key_value_macs: int
+    proj_macs: int
+    mlp_macs: int
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """All that a model's cost depends on, as its adapter reads it."""
+
+    blocks: tuple[BlockShape, ...]
+    num_patches: int
+    num_prefix: int
+    has_cls: bool
+    stem_macs_per_patch: int
+    head_macs: int  # independent of the number of tokens
+    head_macs_per_token: int  # for every token the head reads
+    head_reads_patches: bool
+
+    @property
+    def depth(self) -> int:
+        return len(self.blocks)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A schedule made concrete: the patch tokens (or, at the kv site, keys) after each block."""
+
+    site: Site
+    num_patches: int
+    counts: tuple[int, ...]
+    exact_last_block: bool = False
+
+    def before(self, block: int) -> int:
+        """Patch tokens (or keys) available to the reduction in ``block``."""
+        return self.num_patches if block == 0 or self.site is Site.KV else self.counts[block - 1]
+
+    def acts_in(self, block: int) -> bool:
+        """Whether anything is reduced in ``block``."""
+        if self.exact_last_block and block == len(self.counts) - 1 and self.site in (Site.POST_ATTN, Site.POST_BLOCK):
+            return False  # patch tokens end inside this block, so reducing them after attention would be idle
+        return self.counts[block] < self.before(block)
+
+    def tokens_after(self, block: int) -> int:
+        """Patch tokens that leave ``block``."""
+        if self.exact_last_block and block == len(self.counts) - 1:
+            return 0
+        return self.num_patches if self.site is Site.KV else self.counts[block]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one image costs."""
+
+    params: int
+    macs: int
+    """All multiply-accumulates, the method's own included."""
+    reduction_macs: int
+    """The method's own part of them."""
+    tokens: tuple[int, ...]
+    """Tokens after every block, prefix tokens included."""
+
+    def __str__(self) -> str:
+        own = f"{self.reduction_macs / 1e6:.1f} M for reduction"
+        return f"{self.macs / 1e9:.3f} GMACs ({own}), {self.params / 1e6:.2f} M parameters"
+
+
+def count(shape: ModelShape, plan: Plan, method: Method | None, params: int) -> Cost:
+    """The cost of a model of this shape under this plan."""
+    total = shape.num_patches * shape.stem_macs_per_patch
+    own = 0
+    for index, block in enumerate(shape.blocks):
+        work, extra = _block_macs(shape, block, plan, method, index)
+        total, own = total + work + extra, own + extra
+    last = plan.tokens_after(shape.depth - 1)
+    total += shape.head_macs + shape.head_macs_per_token * (shape.num_prefix + last)
+    tokens = tuple(shape.num_prefix + plan.tokens_after(i) for i in range(shape.depth))
+    return Cost(params, total, own, tokens)
+
+
+def _block_macs(shape: ModelShape, block: BlockShape, plan: Plan, method: Method | None, index: int) -> tuple[int, int]:
+    """(the block's MACs, the method's MACs) for one image."""
+    prefix = shape.num_prefix
+    acts = plan.acts_in(index)
+    incoming = plan.num_patches if index == 0 else plan.tokens_after(index - 1)
+    kept = plan.counts[index] if acts else incoming
+    queries = prefix + (kept if acts and plan.site is Site.PRE_BLOCK else incoming)
+    keys = prefix + kept if acts and plan.site is Site.KV else queries
+    through_mlp = prefix + kept if acts and plan.site is Site.POST_ATTN else queries
+    if plan.exact_last_block and index == shape.depth - 1:
+        queries = through_mlp = prefix
+    work = queries * (block.query_macs + block.proj_macs) + keys * block.key_value_macs
+    work += 2 * queries * keys * block.heads * block.head_dim + through_mlp * block.mlp_macs
+    if not acts or method is None:
+        return work, 0
+    step = StepShape(plan.before(index), kept, prefix, block.dim, block.heads, block.head_dim, shape.has_cls)
+    return work, method.macs(step)
+
+
+def unreduced(shape: ModelShape) -> Plan:
+    """The plan that changes nothing."""
+    return Plan(Site.POST_ATTN, shape.num_patches, (shape.num_patches,) * shape.depth)
+
+
+@lru_cache(maxsize=256)
+def make_plan(shape: ModelShape, method: Method, schedule: Schedule, exact_last_block: bool = False) -> Plan:
+    """Resolve ``schedule`` for this model and method, and check that the head can live with it."""
+    n, depth = shape.num_patches, shape.depth
+    if isinstance(schedule, Budget):
+        counts = _fit_budget(shape, method, schedule.fraction, exact_last_block)
+    else:
+        counts = schedule.counts(method, depth, n)
+    if shape.head_reads_patches and min(counts) == 0:
+        raise PlanError(
+            f"{schedule!r} leaves no patch token after block {counts.index(0)}, but this model's head reads patch "
+            "tokens. Keep at least 1."
+        )
+    if shape.num_prefix == 0 and min(counts) == 0:
+        raise PlanError(f"{schedule!r} leaves no token at all after block {counts.index(0)}. Keep at least 1.")
+    return Plan(method.site, n, counts, exact_last_block)
+
+
+def _fit_budget(shape: ModelShape, method: Method, fraction: float, exact: bool) -> tuple[int, ...]:
+    """Bisect the method's strength, then move single tokens until the MACs are within 1 % of the target."""
+
+    def macs(counts: tuple[int, ...]) -> int:
+        return count(shape, Plan(method.site, shape.num_patches, counts, exact), method, 0).macs
+
+    def spread(strength: float) -> tuple[int, ...]:
+        # through Keep, so that an unreachable step is refused like any other
+        return Keep(method.spread(strength, shape.depth, shape.num_patches)).counts(
+            method, shape.depth, shape.num_patches
+        )
+
+    whole = count(shape, unreduced(shape), None, 0).macs
+    target = fraction * whole
+    weak, strong = 0.0, 1.0 - 1e-6
+    candidates = [spread(weak), spread(strong)]
+    for _ in range(40):
+        middle = (weak + strong) / 2
+        candidates.append(spread(middle))
+        weak, strong = (middle, strong) if macs(candidates[-1]) > target else (weak, middle)
+    best = min(candidates, key=lambda counts: abs(macs(counts) - target))
+    best = _fine_tune(best, target, macs, method, shape.num_patches)
+    if abs(macs(best) - target) > 0.01 * target:
+        least, most = macs(candidates[1]) / whole, macs(candidates[0]) / whole
+        raise PlanError(
+            f"Budget({fraction}) cannot be met by {type(method).__name__} on this model: its schedules cost "
+            f"{least:.3f} to {most:.3f} of the unreduced MACs, the nearest {macs(best) / whole:.3f}."
+        )
+    return best
+
+
+def _fine_tune(best, target, macs, method, n):  # type: ignore[no-untyped-def]
+    """Greedy: shift the counts from one block on by a token while that brings the cost nearer."""
+    depth = len(best)
+    improved = True
+    while improved and abs(macs(best) - target) > 0.001 * target:
+        improved = False
+        for block in range(depth):
+            for change in (-1, 1):
+                trial = list(best)
+                for later in range(block, depth):
+                    if best[later] == best[block]:
+                        trial[later] = best[later] + change
+                trial_counts = tuple(trial)
+                if _reachable(trial_counts, method, n) and abs(macs(trial_counts) - target) < abs(macs(best) - target):
+                    best, improved = trial_counts, True
+    return best
+
+
+def _reachable(counts: tuple[int, ...], method: Method, n: int) -> bool:
+    previous = n
+    for value in counts:
+        if not max(1, method.fewest(previous) if value < previous else 1) <= value <= previous:
+            return False
+        previous = n if method.site is Site.KV else value
+    return True
+
+
+def at_patches(shape: ModelShape, n: int) -> ModelShape:
+    """The same model on an image with n patches."""
+    return dataclasses.replace(shape, num_patches=n)

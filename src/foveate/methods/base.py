@@ -1,0 +1,163 @@
+"""What a method is: a frozen dataclass that is both its configuration and its behaviour, and what it may see."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar, Literal, TypeVar
+
+from torch import Tensor, nn
+
+from foveate.core import Assignment, pool
+
+Need = Literal["cls_attn", "attn_received", "keys"]
+NOTHING: frozenset[Need] = frozenset()
+
+
+class Site(Enum):
+    """Where in a block tokens are reduced."""
+
+    PRE_BLOCK = "pre_block"
+    """Before the block."""
+    POST_ATTN = "post_attn"
+    """Between attention and MLP; the only site where scores from attention exist."""
+    POST_BLOCK = "post_block"
+    """After the block."""
+    KV = "kv"
+    """On keys and values alone: queries, and so the tokens of the stream, stay."""
+
+
+@dataclass(frozen=True)
+class BlockView:
+    """What a method sees at its site in one block.
+
+    The scores are filled in only where the method's ``needs`` name them, so that nothing else is computed.
+    """
+
+    tokens: Tensor  # (B, P + N, C) the whole sequence
+    prefix: int  # P: class, distillation and register tokens in front, never reduced
+    size: Tensor | None  # (B, N) patches each token stands for; None while every token is one patch
+    block: int  # index of the block, from 0
+    has_cls: bool
+    module: nn.Module | None = None  # this block's module, for methods that learn
+    cls_attn: Tensor = dataclasses.field(default=None)  # type: ignore[assignment]  # (B, N)
+    attn_received: Tensor = dataclasses.field(default=None)  # type: ignore[assignment]  # (B, N)
+    keys: Tensor = dataclasses.field(default=None)  # type: ignore[assignment]  # (B, H, N, D)
+
+    @property
+    def patches(self) -> Tensor:
+        """The tokens that may be reduced, (B, N, C)."""
+        return self.tokens[:, self.prefix :]
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """The sizes that decide what one reduction costs."""
+
+    n: int  # patch tokens before
+    keep: int  # and after
+    prefix: int
+    dim: int
+    heads: int
+    head_dim: int
+    has_cls: bool
+
+    @property
+    def cls_row_macs(self) -> int:
+        """The class token's row of attention logits."""
+        return self.heads * self.head_dim * (self.prefix + self.n)
+
+
+@dataclass(frozen=True)
+class Method(ABC):
+    """One way to choose the tokens that stay. Subclasses set ``site``, say what they need, and ``assign``."""
+
+    site: ClassVar[Site]
+    name: ClassVar[str]
+    """Name on the command line and in saved files; set by ``register``."""
+    needs_class_token: ClassVar[bool] = False
+    training_free: ClassVar[bool] = True
+    """Whether it is meant to work on a pretrained model as it is."""
+
+    @property
+    def carries_size(self) -> bool:
+        """Whether later attention adds log(size), so that a merged token keeps its members' weight."""
+        return bool(getattr(self, "carry", False))
+
+    def needs(self, has_cls: bool) -> frozenset[Need]:
+        """What it reads from attention, on a model with or without a class token."""
+        return NOTHING
+
+    @abstractmethod
+    def assign(self, view: BlockView, keep: int) -> Assignment:
+        """Decide which of the view's patch tokens go to which of ``keep`` slots."""
+
+    def combine(self, view: BlockView, assignment: Assignment) -> Tensor:
+        """The new sequence, (B, P + keep, C): weighted sums over the edges unless a method says otherwise."""
+        return pool(view.tokens, assignment.behind_prefix(view.prefix))
+
+    def macs(self, step: StepShape) -> int:
+        """Multiply-accumulates of its own matrix products for one image, beyond those of the unreduced block."""
+        return 0
+
+    def keep_count(self, rate: float, current: int, first: int, stage: int) -> int:
+        """Tokens left when ``rate`` of them are kept: ``current`` now, ``first`` at the start, ``stage`` from 1.
+
+        The method owns this rounding; the default rounds up from the current count.
+        """
+        return math.ceil(rate * current - 1e-9)  # 0.7 * 10 is 7.000000000000001 or so: still 7
+
+    def own_counts(self, depth: int, n: int) -> tuple[int, ...] | None:
+        """Counts after each block where the method itself fixes them, so that no schedule is needed."""
+        return None
+
+    def fewest(self, n: int) -> int:
+        """The smallest count one step can reach from n tokens; 0 where everything may go."""
+        return 0
+
+    def spread(self, strength: float, depth: int, n: int) -> tuple[int, ...]:
+        """Counts after each block for a strength in [0, 1): the family in which ``Budget`` searches.
+
+        0 keeps every token and counts never rise with the strength. The default keeps an equal ratio at three
+        evenly spaced blocks, none in the first quarter, where reducing costs most.
+        """
+        sites = quarter_points(depth)
+        counts, current = [], n
+        for block in range(depth):
+            if block in sites:
+                wanted = round(n * (1 - strength) ** (sites.index(block) + 1))
+                current = max(1, self.fewest(current), min(current, wanted))
+            counts.append(current)
+        return tuple(counts)
+
+
+def quarter_points(depth: int) -> tuple[int, ...]:
+    """The blocks after a quarter, a half and three quarters of the depth: 3, 6, 9 of 12."""
+    return tuple(sorted({depth * i // 4 for i in (1, 2, 3)}))
+
+
+M = TypeVar("M", bound=type[Method])
+_METHODS: dict[str, type[Method]] = {}
+
+
+def register(name: str):  # type: ignore[no-untyped-def]
+    """Make a method known by ``name`` to the command line, to saved files and to the contract tests."""
+
+    def decorate(cls: M) -> M:
+        if name in _METHODS:
+            raise ValueError(f"Two methods are called {name!r}: {_METHODS[name].__name__} and {cls.__name__}.")
+        if cls.site is not Site.POST_ATTN and (cls.needs is not Method.needs):
+            raise ValueError(f"{cls.__name__} needs scores from attention, which exist only at {Site.POST_ATTN}.")
+        cls.name = name
+        _METHODS[name] = cls
+        return cls
+
+    return decorate
+
+
+def all_methods() -> dict[str, type[Method]]:
+    """Every registered method by name, in order of registration."""
+    return dict(_METHODS)

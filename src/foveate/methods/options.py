@@ -1,0 +1,81 @@
+"""Methods as data: a name and options, for the command line and for saved files."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from enum import Enum
+
+from foveate.methods.base import Method, all_methods
+
+
+def build(name: str, options: dict[str, object] | None = None) -> Method:
+    """The method called ``name`` with ``options``; values may be strings, as a command line gives them."""
+    methods = all_methods()
+    if name not in methods:
+        raise ValueError(f"There is no method {name!r}. Known: {', '.join(methods)}.")
+    cls = methods[name]
+    types = typing.get_type_hints(cls)
+    fields = [f.name for f in dataclasses.fields(cls)]
+    values = {}
+    for key, value in (options or {}).items():
+        if key not in fields:
+            known = f"Its options: {', '.join(fields)}." if fields else "It has none."
+            raise ValueError(f"{cls.__name__} has no option {key!r}. {known}")
+        values[key] = _convert(value, types[key], f"{cls.__name__}.{key}")
+    return cls(**values)
+
+
+def describe(method: Method) -> dict[str, object]:
+    """``{"name": ..., "options": {...}}``, ready for JSON; ``build`` is its inverse."""
+    options = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
+    plain = {k: v.value if isinstance(v, Enum) else v for k, v in options.items()}
+    return {"name": method.name, "options": plain}
+
+
+def parse(text: str) -> Method:
+    """Read ``name`` or ``name:option=value,option=value``, e.g. ``evit:fuse=false``."""
+    name, _, rest = text.partition(":")
+    options: dict[str, object] = {}
+    for item in filter(None, rest.split(",")):
+        key, equals, value = item.partition("=")
+        if not equals:
+            raise ValueError(f"A method's options are written name=value; got {item!r} in {text!r}.")
+        options[key.strip()] = value.strip()
+    return build(name.strip(), options)
+
+
+def _convert(value: object, kind: object, where: str) -> object:
+    """``value`` as the field's type, or an error that says what the field takes."""
+    if typing.get_origin(kind) is typing.Literal:
+        choices = typing.get_args(kind)
+        if value in choices:
+            return value
+        raise ValueError(f"{where} is one of {', '.join(map(str, choices))}; got {value!r}.")
+    try:
+        if kind is bool:
+            return _as_bool(value)
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            return kind(value)
+        if kind in (int, float) and not isinstance(value, bool):
+            return kind(value)  # type: ignore[call-overload, arg-type]
+    except (ValueError, TypeError):
+        pass
+    else:
+        if isinstance(value, str) and kind is str:
+            return value
+    expected = [e.value for e in kind] if isinstance(kind, type) and issubclass(kind, Enum) else _name(kind)
+    raise ValueError(f"{where} takes {expected}; got {value!r}.")
+
+
+def _as_bool(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    words = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+    if isinstance(value, str) and value.lower() in words:
+        return words[value.lower()]
+    raise ValueError(value)
+
+
+def _name(kind: object) -> str:
+    return {bool: "true or false", int: "a whole number", float: "a number", str: "text"}.get(kind, str(kind))  # type: ignore[call-overload]

@@ -1,0 +1,28 @@
+"""Random selection, the baseline a score has to beat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from foveate.core import Assignment, keep_random
+from foveate.methods.base import BlockView, Method, Site, register
+
+
+@register("random")
+@dataclass(frozen=True)
+class RandomSelect(Method):
+    """Keep tokens drawn at random without replacement.
+
+    One draw per block, shared by all images and fixed by the seed: a model reduced this way is a function, and an
+    image's result does not depend on its batch, on earlier calls, or on the device.
+    """
+
+    seed: int = 0
+    """Number that fixes the draw."""
+
+    site: ClassVar[Site] = Site.POST_ATTN
+
+    def assign(self, view: BlockView, keep: int) -> Assignment:
+        batch, n, _ = view.patches.shape
+        return keep_random(batch, n, keep, self.seed, view.block, view.tokens.device)

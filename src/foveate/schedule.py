@@ -1,0 +1,187 @@
+"""How many patch tokens are left after each block. Schedules are values; they resolve to plain integers.
+
+``schedule.counts(method, depth, n)`` gives one count per block. The method supplies its rounding and the smallest
+count it can reach, so that one schedule means the right thing for each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from foveate.methods.base import Method, Site, quarter_points
+
+
+class PlanError(ValueError):
+    """A schedule that this model, or this method, cannot follow."""
+
+
+class Schedule:
+    """A rule for the counts. ``kind`` is its name on the command line and in saved files."""
+
+    kind: ClassVar[str]
+
+    def counts(self, method: Method, depth: int, n: int) -> tuple[int, ...]:
+        """Patch tokens after each of ``depth`` blocks, from ``n`` at the start (at the kv site: keys in each)."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, init=False)
+class Keep(Schedule):
+    """Patch tokens left after each block, written out: a list with one count per block, or ``{block: count}``.
+
+    Counts are output slots, a fused one included. Blocks not named keep what they have; ``Keep({})`` is the empty
+    schedule, which changes nothing.
+    """
+
+    plan: tuple[int, ...] | tuple[tuple[int, int], ...]
+    named: bool
+    kind: ClassVar[str] = "keep"
+
+    def __init__(self, plan: Sequence[int] | Mapping[int, int]) -> None:
+        named = isinstance(plan, Mapping)
+        items = tuple(sorted(plan.items())) if isinstance(plan, Mapping) else tuple(plan)
+        numbers = [x for pair in items for x in pair] if named else list(items)  # type: ignore[union-attr]
+        for number in numbers:
+            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+                raise PlanError(f"Keep takes whole numbers of tokens, 0 or more; got {number!r} in {plan!r}.")
+        object.__setattr__(self, "plan", items)
+        object.__setattr__(self, "named", named)
+
+    def __repr__(self) -> str:
+        return f"Keep({dict(self.plan) if self.named else list(self.plan)})"  # type: ignore[arg-type]
+
+    def counts(self, method: Method, depth: int, n: int) -> tuple[int, ...]:
+        if self.named:
+            wanted: dict[int, int] = dict(self.plan)  # type: ignore[arg-type]
+            _check_blocks("Keep", tuple(wanted), depth)
+        else:
+            if len(self.plan) != depth:
+                raise PlanError(
+                    f"Keep lists {len(self.plan)} counts but the model has {depth} blocks. "
+                    "Give one count per block, or name blocks: Keep({3: 100})."
+                )
+            wanted = dict(enumerate(self.plan))  # type: ignore[arg-type]
+        counts, current = [], n
+        for block in range(depth):
+            current = n if method.site is Site.KV else current  # keys are counted afresh in each block
+            if block in wanted:
+                _check_step(self, method, block, current, wanted[block])
+                current = wanted[block]
+            counts.append(current)
+        return tuple(counts)
+
+
+@dataclass(frozen=True)
+class KeepRate(Schedule):
+    """Keep the fraction ``rate`` of the tokens at each of ``blocks``; the method rounds.
+
+    Without ``blocks``: after a quarter, a half and three quarters of the depth (3, 6, 9 of 12).
+    """
+
+    rate: float
+    blocks: tuple[int, ...] | None = None
+    kind: ClassVar[str] = "keep-rate"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.rate, bool) or not isinstance(self.rate, (int, float)) or not 0 < self.rate <= 1:
+            hint = f" For {self.rate} % write {self.rate / 100}." if _is_percent(self.rate) else ""
+            raise PlanError(f"KeepRate.rate is the fraction kept, in (0, 1]; got {self.rate!r}.{hint}")
+        if self.blocks is not None:
+            blocks = (self.blocks,) if isinstance(self.blocks, int) else tuple(self.blocks)
+            if list(blocks) != sorted(set(blocks)):
+                raise PlanError(f"KeepRate.blocks must rise without repeats; got {blocks}.")
+            object.__setattr__(self, "blocks", blocks)
+
+    def counts(self, method: Method, depth: int, n: int) -> tuple[int, ...]:
+        sites = quarter_points(depth) if self.blocks is None else self.blocks
+        _check_blocks("KeepRate", sites, depth)
+        counts, current = [], n
+        for block in range(depth):
+            current = n if method.site is Site.KV else current
+            if block in sites and self.rate < 1:
+                wanted = method.keep_count(self.rate, current, n, sites.index(block) + 1)
+                _check_step(self, method, block, current, wanted)
+                current = wanted
+            counts.append(current)
+        return tuple(counts)
+
+
+@dataclass(frozen=True)
+class RemovePerBlock(Schedule):
+    """Remove up to ``r`` tokens in every block: fewer where the method cannot go so far, and never the last one."""
+
+    r: int
+    kind: ClassVar[str] = "remove"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.r, bool) or not isinstance(self.r, int) or self.r < 0:
+            raise PlanError(f"RemovePerBlock.r is a whole number of tokens, 0 or more; got {self.r!r}.")
+
+    def counts(self, method: Method, depth: int, n: int) -> tuple[int, ...]:
+        counts, current = [], n
+        for _ in range(depth):
+            current = n if method.site is Site.KV else current
+            current = max(current - self.r, method.fewest(current), min(current, 1))
+            counts.append(current)
+        return tuple(counts)
+
+
+@dataclass(frozen=True)
+class Budget(Schedule):
+    """The schedule whose true MACs, overhead included, are ``fraction`` of the unreduced model's, within 1 %.
+
+    The method says where tokens go (``Method.spread``); the strength is fitted to the cost of the model at hand, so
+    this schedule is resolved by ``foveate.cost.make_plan``, which knows that cost.
+    """
+
+    fraction: float
+    kind: ClassVar[str] = "budget"
+
+    def __post_init__(self) -> None:
+        value = self.fraction
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
+            hint = f" For {value} % write {value / 100}." if _is_percent(value) else ""
+            raise PlanError(f"Budget.fraction is a share of the MACs, in (0, 1]; got {value!r}.{hint}")
+
+
+@dataclass(frozen=True)
+class OwnCounts(Schedule):
+    """The counts a method fixes by itself (pooling windows, strided convolution); no schedule is given for those."""
+
+    kind: ClassVar[str] = "own"
+
+    def counts(self, method: Method, depth: int, n: int) -> tuple[int, ...]:
+        counts = method.own_counts(depth, n)
+        if counts is None:
+            raise PlanError(
+                f"{type(method).__name__} needs a schedule: Keep, KeepRate, RemovePerBlock or Budget, "
+                "e.g. KeepRate(0.7, blocks=(3, 6, 9))."
+            )
+        return counts
+
+
+def _is_percent(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 1 < value <= 100
+
+
+def _check_blocks(name: str, blocks: Sequence[int], depth: int) -> None:
+    wrong = [b for b in blocks if isinstance(b, bool) or not isinstance(b, int) or not 0 <= b < depth]
+    if wrong:
+        raise PlanError(f"{name}.blocks={tuple(blocks)} but the model has {depth} blocks (0..{depth - 1}).")
+
+
+def _check_step(schedule: Schedule, method: Method, block: int, current: int, wanted: int) -> None:
+    """Refuse a step that raises the count, or goes further down than the method can."""
+    who = type(method).__name__
+    if wanted > current:
+        raise PlanError(
+            f"{schedule!r} asks for {wanted} tokens after block {block}, but only {current} are left there. "
+            "Counts may only fall from block to block."
+        )
+    if wanted < current and wanted < (least := method.fewest(current)):
+        raise PlanError(
+            f"{schedule!r} asks {who} to go from {current} tokens to {wanted} in block {block}; "
+            f"{who} reaches {least} at least in one step. Spread the reduction over more blocks."
+        )
