@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -71,20 +71,23 @@ def cost(model: nn.Module, image_size: Sequence[int] | None = None) -> Cost:
 
 
 @torch.no_grad()
-def trace(model: nn.Module, images: Tensor) -> Trace:
-    """Which patches each token holds after each block, for these images."""
+def trace(model: nn.Module, images: Tensor, **embed: Any) -> Trace:
+    """Which patches each token holds after each block, for these images.
+
+    ``embed`` goes to the model's embedding (transformers: ``interpolate_pos_encoding=True``).
+    """
     adapter = find_adapter(model)
-    encoded = encode(adapter, model, images, record=True)
+    encoded = encode(adapter, model, images, record=True, **embed)
     return Trace.of(encoded, adapter.grid(model, *images.shape[-2:]), adapter.num_prefix(model))
 
 
-def features(model: nn.Module, images: Tensor, block: int = -1) -> Tensor:
+def features(model: nn.Module, images: Tensor, block: int = -1, **embed: Any) -> Tensor:
     """Dense features after ``block`` and the final norm, (B, C, H, W): every patch gets its token's features.
 
     A patch whose token was dropped shows that token as it was when it was dropped.
     """
     adapter = find_adapter(model)
-    encoded = encode(adapter, model, images, record=True)
+    encoded = encode(adapter, model, images, record=True, **embed)
     depth = len(encoded.blocks)
     if not -depth <= block < depth:
         raise IndexError(f"The model has {depth} blocks (0..{depth - 1}); got block {block}.")

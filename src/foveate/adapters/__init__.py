@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 from torch import nn
 
 from foveate.adapters.base import CHILD, Adapter, Reduced, Reduction, UnsupportedModel, reduced_class
 from foveate.adapters.dense import Trace, spread_to_patches
 from foveate.adapters.engine import Encoded, encode
 from foveate.adapters.timm_vit import TIMM
+from foveate.adapters.torchvision_vit import TORCHVISION
 
 __all__ = [
     "CHILD",
@@ -27,7 +30,11 @@ __all__ = [
 
 def all_adapters() -> tuple[Adapter, ...]:
     """Every adapter whose library is there. transformers is asked for only where someone imported it."""
-    return (TIMM,)
+    if "transformers" not in sys.modules:
+        return TIMM, TORCHVISION
+    from foveate.adapters.hf_vit import HF
+
+    return TIMM, HF, TORCHVISION
 
 
 def find_adapter(model: nn.Module) -> Adapter:
@@ -45,7 +52,7 @@ def find_adapter(model: nn.Module) -> Adapter:
 
 
 def _families() -> str:
-    return "; ".join(adapter.family for adapter in all_adapters())
+    return "; ".join((TIMM.family, "transformers ViT, DeiT, DINOv2, CLIP vision, SigLIP vision", TORCHVISION.family))
 
 
 def _hint(model: nn.Module) -> str:

@@ -40,6 +40,10 @@ class BlockOps(ABC):
     A whole block is ``x = x + after_attention(attend(project(normed(x))), normed(x))`` then ``x = mlp(x)``.
     """
 
+    def whole(self, block: Any, x: Tensor) -> Tensor:
+        """The block as its library runs it."""
+        return block(x)
+
     @abstractmethod
     def normed(self, block: Any, x: Tensor) -> Tensor:
         """What attention reads: the first norm's output in a pre-norm block."""
@@ -105,7 +109,6 @@ class Adapter(ABC):
     """For people: named when a model is refused."""
     mixin: ClassVar[type[Reduced]]
     """Methods that replace the model's own once it is reduced."""
-    ops: ClassVar[BlockOps]
 
     @abstractmethod
     def matches(self, model: nn.Module) -> bool:
@@ -114,6 +117,9 @@ class Adapter(ABC):
     @abstractmethod
     def check(self, model: Any) -> None:
         """Raise ``UnsupportedModel`` for a variant this adapter does not understand."""
+
+    @abstractmethod
+    def ops(self, model: Any) -> BlockOps: ...
 
     @abstractmethod
     def num_prefix(self, model: Any) -> int: ...

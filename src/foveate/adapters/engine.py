@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from foveate.adapters.base import CHILD, Adapter, Heads, Reduction
+from foveate.adapters.base import CHILD, Adapter, BlockOps, Heads, Reduction
 from foveate.core import Assignment, attend, attend_and_score, class_row, log_size_bias, pool_size
 from foveate.methods.base import BlockView, Site
 
@@ -44,6 +44,7 @@ class BlockOutput(NamedTuple):
 class Encoded:
     """The end of the last block, before the final norm, and what happened on the way."""
 
+    embedded: Tensor  # (B, P + N, C) tokens that entered the first block
     stream: Stream
     blocks: tuple[BlockOutput, ...]  # empty unless recorded
 
@@ -56,7 +57,7 @@ def encode(adapter: Adapter, model: Any, images: Tensor, *, record: bool = False
         raise ValueError(f"The batch is empty: images have shape {tuple(images.shape)}. Give at least one image.")
     tokens = adapter.embed(model, images, **embed_options)
     reduction: Reduction | None = getattr(model, CHILD, None)
-    run = _run_untouched if reduction is None else _Runner(adapter, model, reduction, tokens).run
+    run = (_Untouched(adapter.ops(model)) if reduction is None else _Runner(adapter, model, reduction, tokens)).run
     recompute = adapter.checkpointing(model) and model.training
     output, blocks = BlockOutput(Stream(tokens)), []
     for index, block in enumerate(adapter.blocks(model)):
@@ -66,18 +67,24 @@ def encode(adapter: Adapter, model: Any, images: Tensor, *, record: bool = False
             output = run(block, output.stream, index)
         if record:
             blocks.append(output)
-    return Encoded(output.stream, tuple(blocks))
+    return Encoded(tokens, output.stream, tuple(blocks))
 
 
-def _run_untouched(block: nn.Module, stream: Stream, index: int) -> BlockOutput:
-    return BlockOutput(stream._replace(tokens=block(stream.tokens)))
+class _Untouched:
+    """Runs the blocks of a model that is not reduced."""
+
+    def __init__(self, ops: BlockOps) -> None:
+        self.ops = ops
+
+    def run(self, block: nn.Module, stream: Stream, index: int) -> BlockOutput:
+        return BlockOutput(Stream(self.ops.whole(block, stream.tokens)))
 
 
 class _Runner:
     """Runs single blocks of one reduced model, for one number of patches."""
 
     def __init__(self, adapter: Adapter, model: Any, reduction: Reduction, tokens: Tensor) -> None:
-        self.ops = adapter.ops
+        self.ops = adapter.ops(model)
         self.prefix = adapter.num_prefix(model)
         self.has_cls = adapter.has_cls(model)
         self.method = reduction.method
@@ -100,7 +107,7 @@ class _Runner:
 
     def _plain_block(self, block: nn.Module, stream: Stream) -> Stream:
         if stream.bias is None:
-            return stream._replace(tokens=block(stream.tokens))
+            return stream._replace(tokens=self.ops.whole(block, stream.tokens))
         normed = self.ops.normed(block, stream.tokens)
         attended = self._attend(block, self.ops.project(block, normed), stream.bias)
         x = stream.tokens + self.ops.after_attention(block, attended, normed)

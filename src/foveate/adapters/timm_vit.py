@@ -169,7 +169,7 @@ def _refuse_mask(attn_mask: Tensor | None, is_causal: bool) -> None:
 class TimmAdapter(Adapter):
     family = "timm VisionTransformer (ViT, DeiT, DINOv2, CLIP, SigLIP, ...)"
     mixin = ReducedTimm
-    ops = TimmBlock()
+    _ops = TimmBlock()
 
     def matches(self, model: nn.Module) -> bool:
         return isinstance(model, VisionTransformer)
@@ -221,6 +221,9 @@ class TimmAdapter(Adapter):
             )
         if "attn_mask" not in inspect.signature(AttentionPoolLatent.forward).parameters:
             raise UnsupportedModel("This timm's attention pooling takes no mask. Use timm 1.0.16 or newer.")
+
+    def ops(self, model: Any) -> BlockOps:
+        return self._ops
 
     def num_prefix(self, model: Any) -> int:
         return int(model.num_prefix_tokens)
