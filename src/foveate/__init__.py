@@ -6,6 +6,7 @@ from foveate.core import Assignment
 from foveate.cost import Cost
 from foveate.methods import EViT, FreeSlice, Method, RandomSelect, ToMe, TopK
 from foveate.schedule import Budget, Keep, KeepRate, PlanError, RemovePerBlock, Schedule
+from foveate.storage import load, save
 
 __version__ = "0.1.0"
 
@@ -28,7 +29,9 @@ __all__ = [
     "UnsupportedModel",
     "cost",
     "features",
+    "load",
     "reduce_",
     "restore_",
+    "save",
     "trace",
 ]

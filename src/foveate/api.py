@@ -8,7 +8,17 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from foveate.adapters import CHILD, Reduced, Reduction, Trace, encode, find_adapter, reduced_class, spread_to_patches
+from foveate.adapters import (
+    CHILD,
+    Reduced,
+    Reduction,
+    Trace,
+    encode,
+    find_adapter,
+    reduced_class,
+    reduction_of,
+    spread_to_patches,
+)
 from foveate.cost import Cost, PlanError, count, unreduced
 from foveate.methods.base import Method
 from foveate.schedule import OwnCounts, Schedule
@@ -44,7 +54,8 @@ def reduce_(model: Model, method: Method, schedule: Schedule | None = None, *, e
     if exact_last_block and not shape.num_prefix:
         raise ValueError("exact_last_block needs a prefix token (class token); this model has none.")
     reduction = Reduction(method, schedule or OwnCounts(), shape, exact_last_block)
-    model.add_module(CHILD, reduction.train(model.training))
+    reference = next(model.parameters())
+    model.add_module(CHILD, reduction.to(reference.device, reference.dtype).train(model.training))
     model.__class__ = reduced_class(adapter.mixin, type(model))
     return model
 
@@ -64,7 +75,7 @@ def cost(model: nn.Module, image_size: Sequence[int] | None = None) -> Cost:
     n = _num_patches(model, image_size)
     shape = adapter.shape(model, n)
     params = sum(p.numel() for p in model.parameters())
-    reduction: Reduction | None = getattr(model, CHILD, None)
+    reduction = reduction_of(model)
     if reduction is None:
         return count(shape, unreduced(shape), None, params)
     return count(shape, reduction.plan_for(n), reduction.method, params)

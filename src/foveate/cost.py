@@ -117,8 +117,21 @@ def _block_macs(shape: ModelShape, block: BlockShape, plan: Plan, method: Method
     work += 2 * queries * keys * block.heads * block.head_dim + through_mlp * block.mlp_macs
     if not acts or method is None:
         return work, 0
-    step = StepShape(plan.before(index), kept, prefix, block.dim, block.heads, block.head_dim, shape.has_cls)
-    return work, method.macs(step)
+    return work, method.macs(step_shape(shape, plan, index))
+
+
+def step_shape(shape: ModelShape, plan: Plan, index: int) -> StepShape:
+    """The sizes of the reduction in one block."""
+    block = shape.blocks[index]
+    return StepShape(
+        plan.before(index),
+        plan.counts[index],
+        shape.num_prefix,
+        block.dim,
+        block.heads,
+        block.head_dim,
+        shape.has_cls,
+    )
 
 
 def unreduced(shape: ModelShape) -> Plan:

@@ -6,9 +6,10 @@ count it can reach, so that one schedule means the right thing for each of them.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from foveate.methods.base import Method, Site, quarter_points
 
@@ -35,34 +36,32 @@ class Keep(Schedule):
     schedule, which changes nothing.
     """
 
-    plan: tuple[int, ...] | tuple[tuple[int, int], ...]
-    named: bool
+    pairs: tuple[tuple[int, int], ...]
+    """(block, count), by block."""
+    listed: bool
+    """Whether it was given as a list, which must then name every block."""
     kind: ClassVar[str] = "keep"
 
     def __init__(self, plan: Sequence[int] | Mapping[int, int]) -> None:
         named = isinstance(plan, Mapping)
-        items = tuple(sorted(plan.items())) if isinstance(plan, Mapping) else tuple(plan)
-        numbers = [x for pair in items for x in pair] if named else list(items)  # type: ignore[union-attr]
-        for number in numbers:
+        pairs = tuple(sorted(plan.items())) if isinstance(plan, Mapping) else tuple(enumerate(plan))
+        for number in (x for pair in pairs for x in pair):
             if isinstance(number, bool) or not isinstance(number, int) or number < 0:
                 raise PlanError(f"Keep takes whole numbers of tokens, 0 or more; got {number!r} in {plan!r}.")
-        object.__setattr__(self, "plan", items)
-        object.__setattr__(self, "named", named)
+        object.__setattr__(self, "pairs", pairs)
+        object.__setattr__(self, "listed", not named)
 
     def __repr__(self) -> str:
-        return f"Keep({dict(self.plan) if self.named else list(self.plan)})"  # type: ignore[arg-type]
+        return f"Keep({[count for _, count in self.pairs] if self.listed else dict(self.pairs)})"
 
     def counts(self, method: Method, depth: int, n: int) -> tuple[int, ...]:
-        if self.named:
-            wanted: dict[int, int] = dict(self.plan)  # type: ignore[arg-type]
-            _check_blocks("Keep", tuple(wanted), depth)
-        else:
-            if len(self.plan) != depth:
-                raise PlanError(
-                    f"Keep lists {len(self.plan)} counts but the model has {depth} blocks. "
-                    "Give one count per block, or name blocks: Keep({3: 100})."
-                )
-            wanted = dict(enumerate(self.plan))  # type: ignore[arg-type]
+        wanted = dict(self.pairs)
+        if self.listed and len(wanted) != depth:
+            raise PlanError(
+                f"Keep lists {len(wanted)} counts but the model has {depth} blocks. "
+                "Give one count per block, or name blocks: Keep({3: 100})."
+            )
+        _check_blocks("Keep", tuple(wanted), depth)
         counts, current = [], n
         for block in range(depth):
             current = n if method.site is Site.KV else current  # keys are counted afresh in each block
@@ -160,6 +159,28 @@ class OwnCounts(Schedule):
                 "e.g. KeepRate(0.7, blocks=(3, 6, 9))."
             )
         return counts
+
+
+SCHEDULES: dict[str, type[Schedule]] = {s.kind: s for s in (Keep, KeepRate, RemovePerBlock, Budget, OwnCounts)}
+
+
+def describe_schedule(schedule: Schedule) -> dict[str, object]:
+    """A schedule as plain data, ready for JSON; ``build_schedule`` is its inverse."""
+    if isinstance(schedule, Keep):
+        return {"kind": schedule.kind, "pairs": [list(pair) for pair in schedule.pairs], "listed": schedule.listed}
+    return {"kind": schedule.kind, **dataclasses.asdict(schedule)}  # type: ignore[call-overload]
+
+
+def build_schedule(data: Mapping[str, Any]) -> Schedule:
+    """The schedule that ``describe_schedule`` wrote."""
+    options = {key: value for key, value in data.items() if key != "kind"}
+    kind = SCHEDULES.get(str(data.get("kind")))
+    if kind is None:
+        raise PlanError(f"There is no schedule {data.get('kind')!r}. Known: {', '.join(SCHEDULES)}.")
+    if kind is Keep:
+        pairs = [(int(block), int(count)) for block, count in options["pairs"]]
+        return Keep([count for _, count in pairs] if options["listed"] else dict(pairs))
+    return kind(**options)
 
 
 def _is_percent(value: object) -> bool:

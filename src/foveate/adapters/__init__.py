@@ -6,7 +6,7 @@ import sys
 
 from torch import nn
 
-from foveate.adapters.base import CHILD, Adapter, Reduced, Reduction, UnsupportedModel, reduced_class
+from foveate.adapters.base import CHILD, Adapter, Reduced, Reduction, UnsupportedModel, reduced_class, reduction_of
 from foveate.adapters.dense import Trace, spread_to_patches
 from foveate.adapters.engine import Encoded, encode
 from foveate.adapters.timm_vit import TIMM
@@ -24,6 +24,7 @@ __all__ = [
     "encode",
     "find_adapter",
     "reduced_class",
+    "reduction_of",
     "spread_to_patches",
 ]
 

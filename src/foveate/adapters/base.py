@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
-from foveate.cost import ModelShape, Plan, at_patches, make_plan
+from foveate.cost import ModelShape, Plan, at_patches, make_plan, step_shape
 from foveate.methods.base import Method
 from foveate.schedule import Schedule
 
@@ -85,6 +85,10 @@ class Reduction(nn.Module):
         self.shape = shape
         self.plan = make_plan(shape, method, schedule, exact_last_block)
         self.learned = nn.ModuleDict()
+        for block in filter(self.plan.acts_in, range(shape.depth)):
+            module = method.build(step_shape(shape, self.plan, block), block)
+            if module is not None:
+                self.learned[str(block)] = module
 
     @property
     def modules_by_block(self) -> dict[int, nn.Module]:
@@ -107,6 +111,8 @@ class Adapter(ABC):
 
     family: ClassVar[str]
     """For people: named when a model is refused."""
+    library: ClassVar[str]
+    """In saved files."""
     mixin: ClassVar[type[Reduced]]
     """Methods that replace the model's own once it is reduced."""
 
@@ -186,6 +192,11 @@ def reduced_class(mixin: type, base: type) -> type:
 def _make_class(mixin: Any, base: Any) -> type:
     namespace = {"_foveate_mixin": mixin, "_foveate_base": base, "__doc__": base.__doc__}
     return type(base.__name__, (mixin, base), namespace)
+
+
+def reduction_of(model: nn.Module) -> Reduction | None:
+    """How ``model`` is reduced; None if it is not."""
+    return model.foveate if isinstance(model, Reduced) else None
 
 
 def linear_macs(*modules: nn.Module | None) -> int:

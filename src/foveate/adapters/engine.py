@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from foveate.adapters.base import CHILD, Adapter, BlockOps, Heads, Reduction
+from foveate.adapters.base import Adapter, BlockOps, Heads, Reduction, reduction_of
 from foveate.core import Assignment, attend, attend_and_score, class_row, log_size_bias, pool_size
 from foveate.methods.base import BlockView, Site
 
@@ -56,7 +56,7 @@ def encode(adapter: Adapter, model: Any, images: Tensor, *, record: bool = False
     if images.shape[0] == 0:
         raise ValueError(f"The batch is empty: images have shape {tuple(images.shape)}. Give at least one image.")
     tokens = adapter.embed(model, images, **embed_options)
-    reduction: Reduction | None = getattr(model, CHILD, None)
+    reduction = reduction_of(model)
     run = (_Untouched(adapter.ops(model)) if reduction is None else _Runner(adapter, model, reduction, tokens)).run
     recompute = adapter.checkpointing(model) and model.training
     output, blocks = BlockOutput(Stream(tokens)), []

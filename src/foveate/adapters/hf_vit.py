@@ -104,6 +104,7 @@ def _refuse_extras(model: Any, extras: dict[str, Any]) -> None:
 
 class HfAdapter(Adapter):
     family = "transformers ViT, DeiT, DINOv2, DINOv2 with registers, CLIP vision, SigLIP vision"
+    library = "transformers"
     mixin = ReducedHf
 
     def matches(self, model: nn.Module) -> bool:

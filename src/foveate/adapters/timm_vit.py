@@ -168,6 +168,7 @@ def _refuse_mask(attn_mask: Tensor | None, is_causal: bool) -> None:
 
 class TimmAdapter(Adapter):
     family = "timm VisionTransformer (ViT, DeiT, DINOv2, CLIP, SigLIP, ...)"
+    library = "timm"
     mixin = ReducedTimm
     _ops = TimmBlock()
 

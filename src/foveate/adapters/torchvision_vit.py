@@ -62,6 +62,7 @@ class ReducedTorchvision(Reduced):
 
 class TorchvisionAdapter(Adapter):
     family = "torchvision VisionTransformer"
+    library = "torchvision"
     mixin = ReducedTorchvision
     _ops = TorchvisionBlock()
 

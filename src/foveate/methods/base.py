@@ -99,6 +99,13 @@ class Method(ABC):
         """The new sequence, (B, P + keep, C): weighted sums over the edges unless a method says otherwise."""
         return pool(view.tokens, assignment.behind_prefix(view.prefix))
 
+    def build(self, step: StepShape, block: int) -> nn.Module | None:
+        """The module this block's reduction learns, seen again as ``view.module``; None for most methods.
+
+        Called once for every block that reduces. Its parameters live in the model's state dict under ``foveate.``.
+        """
+        return None
+
     def macs(self, step: StepShape) -> int:
         """Multiply-accumulates of its own matrix products for one image, beyond those of the unreduced block."""
         return 0

@@ -1,0 +1,155 @@
+"""Save a model with the way it is reduced, and load it again: weights in safetensors, the rest in JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import warnings
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from foveate.adapters import CHILD, Adapter, all_adapters, find_adapter, reduction_of
+from foveate.api import reduce_
+from foveate.methods.options import build, describe
+from foveate.schedule import OwnCounts, build_schedule, describe_schedule
+
+MANIFEST = "foveate.json"
+FORMAT = 1
+
+
+def save(model: nn.Module, directory: str | os.PathLike[str]) -> Path:
+    """Write ``model`` to ``directory``: weights, architecture, method, schedule and options.
+
+    The manifest is replaced last and in one step, and names the weights it belongs to, so that a crash leaves the
+    old save or the new one. Where the architecture cannot be rebuilt from plain data (a model built by hand), a
+    warning says so, and ``load`` will ask for an untrained model of that shape.
+    """
+    adapter = find_adapter(model)
+    folder = Path(directory)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; save needs a directory.")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
+        raise ValueError(f"{folder} holds other files and no {MANIFEST}. Give an empty or a new directory.")
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = folder / f"model-{secrets.token_hex(4)}.safetensors"
+    manifest = {"format": FORMAT, "weights": weights.name, "model": _checked_recipe(adapter, model), **_how(model)}
+    tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in model.state_dict().items()}
+    save_file(tensors, weights)
+    _replace(folder / MANIFEST, json.dumps(manifest, indent=2))
+    for old in folder.glob("model-*.safetensors"):
+        if old != weights:
+            old.unlink()
+    return folder
+
+
+def load(directory: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Module:
+    """The model that ``save`` wrote, in evaluation mode.
+
+    ``model`` is needed only where the architecture could not be saved: an unreduced model of the same shape, which
+    is filled in place.
+    """
+    folder = Path(directory)
+    manifest = _read_manifest(folder)
+    if model is None:
+        model = _rebuild(manifest.get("model"), folder)
+    reduction = manifest["reduction"]
+    if reduction is not None:
+        schedule = build_schedule(reduction["schedule"])
+        method = build(reduction["method"]["name"], reduction["method"]["options"])
+        own = isinstance(schedule, OwnCounts)
+        reduce_(model, method, None if own else schedule, exact_last_block=reduction["exact_last_block"])
+    _fill(model, folder / manifest["weights"])
+    return model.eval()
+
+
+def _how(model: nn.Module) -> dict[str, Any]:
+    reduction = reduction_of(model)
+    if reduction is None:
+        return {"reduction": None}
+    return {
+        "reduction": {
+            "method": describe(reduction.method),
+            "schedule": describe_schedule(reduction.schedule),
+            "exact_last_block": reduction.exact_last_block,
+        }
+    }
+
+
+def _checked_recipe(adapter: Adapter, model: nn.Module) -> dict[str, Any] | None:
+    """The recipe, if a model rebuilt from it is indeed the same one."""
+    recipe = adapter.recipe(model)
+    if recipe is not None:
+        recipe = json.loads(json.dumps(recipe, default=str))
+        if _fingerprint(adapter.rebuild(recipe)) == _fingerprint(model):
+            return recipe
+    warnings.warn(
+        "This model's architecture cannot be rebuilt from plain data; load(directory, model=...) will need an "
+        "unreduced model of the same shape.",
+        stacklevel=3,
+    )
+    return None
+
+
+def _fingerprint(model: nn.Module) -> tuple[Any, ...]:
+    """What must agree for weights to mean the same: every part as printed, and every tensor's shape."""
+    parts = [(name, repr(child)) for name, child in model.named_children() if name != CHILD]
+    shapes = [(k, tuple(v.shape)) for k, v in model.state_dict().items() if not k.startswith(f"{CHILD}.")]
+    return parts, shapes
+
+
+def _rebuild(recipe: dict[str, Any] | None, folder: Path) -> nn.Module:
+    if recipe is None:
+        raise ValueError(f"{folder} does not hold the model's architecture. Call load({str(folder)!r}, model=...).")
+    if recipe["library"] == "transformers":
+        import transformers  # noqa: F401  makes its adapter known
+    for adapter in all_adapters():
+        if adapter.library == recipe["library"]:
+            return adapter.rebuild(recipe)
+    raise ValueError(f"{folder} needs the library {recipe['library']!r}, which foveate does not know.")
+
+
+def _fill(model: nn.Module, weights: Path) -> None:
+    if not weights.is_file():
+        raise ValueError(f"{weights.parent} names the weights {weights.name}, which are not there. Save it again.")
+    try:
+        tensors = load_file(weights)
+    except Exception as error:  # safetensors raises its own kinds for truncated or foreign files
+        raise ValueError(f"{weights} is not a readable safetensors file: {error}") from error
+    missing, unexpected = set(model.state_dict()) - set(tensors), set(tensors) - set(model.state_dict())
+    if missing or unexpected:
+        raise ValueError(
+            f"The weights in {weights} do not fit the model: missing {sorted(missing)[:5]}, "
+            f"unexpected {sorted(unexpected)[:5]}."
+        )
+    device = next(model.parameters()).device
+    # assign keeps the dtype that was saved
+    model.load_state_dict({k: v.to(device) for k, v in tensors.items()}, assign=True)
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise ValueError(f"{folder} has no {MANIFEST}, so it was not written by foveate.save.")
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not valid JSON: {error}.") from error
+    if manifest.get("format") != FORMAT:
+        raise ValueError(f"{path} has format {manifest.get('format')!r}; this foveate reads {FORMAT}.")
+    if Path(str(manifest.get("weights"))).name != manifest.get("weights"):
+        raise ValueError(f"{path} points outside its own directory: {manifest.get('weights')!r}.")
+    return manifest
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file in one step: all of it or nothing."""
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
