@@ -1,0 +1,202 @@
+"""The contract, part one: what a reduced model returns. Runs for every method on every family."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+import foveate as fv
+from foveate.adapters import encode, find_adapter
+from foveate.core import pool, slot_weights, unpool
+from foveate.methods import Site, all_methods
+from zoo import ALL_PAIRS, DEPTH, FAMILIES, IMAGE, PATCH, images, main_output, make, pair_id, reduced, schedule_for
+
+every_pair = pytest.mark.parametrize("pair", ALL_PAIRS, ids=pair_id)
+every_family = pytest.mark.parametrize("family", FAMILIES)
+
+
+def outputs(model, x) -> list[Tensor]:
+    out = model(x)
+    return [out] if isinstance(out, Tensor) else [t for t in out.to_tuple() if isinstance(t, Tensor)]
+
+
+@every_pair
+def test_an_empty_schedule_changes_nothing(pair):
+    method, family = pair
+    model, x = make(family), images()
+    with torch.no_grad():
+        expected = outputs(model, x)
+        fv.reduce_(model, method, fv.Keep({}))
+        got = outputs(model, x)
+    assert len(got) == len(expected)
+    for a, b in zip(got, expected, strict=True):
+        assert torch.equal(a, b)
+
+
+@every_pair
+def test_tokens_are_as_many_as_planned(pair):
+    method, family = pair
+    model = reduced(family, method)
+    trace, plan = fv.trace(model, images()), model.foveate.plan
+    assert trace.counts == tuple(plan.tokens_after(i) for i in range(DEPTH))
+    assert fv.cost(model).tokens == tuple(trace.num_prefix + n for n in trace.counts)
+    acting = [i for i in range(DEPTH) if plan.acts_in(i)]
+    assert acting, "the contract's schedule must reduce something"
+    for i in acting:
+        step = trace.key_steps[i] if method.site is Site.KV else trace.steps[i]
+        assert (step.num_in, step.num_out) == (plan.before(i), plan.counts[i])
+
+
+@every_pair
+def test_prefix_tokens_are_untouched_by_the_reduction(pair, monkeypatch):
+    method, family = pair
+    seen = []
+    original = type(method).combine
+
+    def spy(self, view, assignment):
+        out = original(self, view, assignment)
+        seen.append((view, out))
+        return out
+
+    monkeypatch.setattr(type(method), "combine", spy)
+    model = reduced(family, method)
+    main_output(model, images())
+    prefix = find_adapter(model).num_prefix(model)
+    assert seen
+    for view, out in seen:
+        assert view.prefix == prefix
+        assert torch.equal(out[:, :prefix], view.tokens[:, :prefix])
+
+
+@every_pair
+def test_an_image_does_not_depend_on_its_batch(pair):
+    method, family = pair
+    model, x = reduced(family, method), images(3)
+    with torch.no_grad():
+        together = main_output(model, x)
+        alone = torch.cat([main_output(model, x[i : i + 1]) for i in range(3)])
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
+
+
+def counted_macs(model) -> int:
+    fastpath = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # the counter does not see inside it
+    try:
+        with FlopCounterMode(display=False) as counter:
+            model(images(1))
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fastpath)
+    return counter.get_total_flops() // 2
+
+
+@every_pair
+def test_macs_equal_torchs_flop_counter(pair):
+    method, family = pair
+    model = reduced(family, method)
+    assert fv.cost(model, (3, IMAGE, IMAGE)).macs == counted_macs(model)
+
+
+@every_family
+def test_macs_of_the_unreduced_model_equal_torchs_flop_counter(family):
+    assert fv.cost(make(family)).macs == counted_macs(make(family))
+
+
+@every_family
+def test_own_macs_are_what_a_method_adds_to_the_free_slice(family):
+    model = reduced(family, fv.ToMe())
+    slice_ = fv.reduce_(make(family), fv.FreeSlice(), fv.Keep(model.foveate.plan.counts))
+    assert fv.cost(model).reduction_macs == fv.cost(model).macs - fv.cost(slice_).macs > 0
+
+
+@every_pair
+def test_features_cover_the_patch_grid(pair):
+    method, family = pair
+    model = reduced(family, method)
+    with torch.no_grad():
+        dense = fv.features(model, images(2))
+    assert dense.shape == (2, 32, IMAGE // PATCH, IMAGE // PATCH)
+    assert dense.isfinite().all()
+
+
+@every_pair
+def test_every_patch_of_a_token_shows_that_token(pair):
+    method, family = pair
+    model, x = reduced(family, method), images(2)
+    adapter = find_adapter(model)
+    with torch.no_grad():
+        dense = fv.features(model, x).flatten(2).transpose(1, 2)
+        trace = fv.trace(model, x)
+        tokens = adapter.final_norm(model, encode(adapter, model, x).stream.tokens)[:, trace.num_prefix :]
+    whole = trace.after(-1)
+    src, _, weight = whole.edges(2)
+    degree = torch.zeros(2, whole.num_in).scatter_add(1, src, (weight != 0).float())
+    spread = unpool(tokens, whole)
+    single = degree == 1  # patches in several tokens show a mean, dropped ones their last features
+    torch.testing.assert_close(dense[single], spread[single], rtol=1e-4, atol=1e-5)
+
+
+@every_pair
+def test_spreading_back_keeps_the_means_of_clusters(pair):
+    method, family = pair
+    trace = fv.trace(reduced(family, method), images(2))
+    x = torch.randn(2, 36, 5)
+    for step in (s for s in (*trace.steps, *trace.key_steps) if s is not None and s.num_in == 36):
+        y = pool(x, step)
+        torch.testing.assert_close(pool(unpool(y, step), step), y * slot_weights(step, 2).unsqueeze(-1))
+
+
+@every_pair
+def test_half_precision_and_autocast_give_finite_outputs_of_their_kind(pair):
+    method, family = pair
+    x = images(2)
+    with torch.no_grad():
+        model = reduced(family, method)
+        exact = main_output(model, x)
+        with torch.autocast("cpu", torch.bfloat16):
+            mixed = main_output(model, x)
+        half = main_output(model.bfloat16(), x.bfloat16())
+    assert exact.dtype is torch.float32
+    assert half.dtype is torch.bfloat16
+    assert mixed.isfinite().all()
+    assert half.isfinite().all()
+
+
+@every_pair
+def test_a_nan_in_one_image_stays_in_that_image(pair):
+    method, family = pair
+    model, x = reduced(family, method), images(3).clone()
+    with torch.no_grad():
+        clean = main_output(model, x)
+        x[1] = float("nan")
+        out = main_output(model, x)
+    assert out[1].isnan().any()
+    torch.testing.assert_close(out[[0, 2]], clean[[0, 2]], rtol=1e-4, atol=1e-5)
+
+
+@every_family
+def test_the_engines_pieces_make_up_the_whole_block(family):
+    """LayerScale, gates, qk-norm, post-norm: whatever the block does, its pieces must add up to it."""
+    model = make(family)
+    adapter = find_adapter(model)
+    ops = adapter.ops(model)
+    with torch.no_grad():
+        x = adapter.embed(model, images(2))
+        for block in adapter.blocks(model):
+            normed = ops.normed(block, x)
+            q, k, v = ops.project(block, normed)
+            apart = (ops.queries(block, normed), *ops.keys_values(block, normed))
+            for whole, part in zip((q, k, v), apart, strict=True):
+                torch.testing.assert_close(whole, part)
+            attended = torch.softmax(q @ k.transpose(-2, -1) * ops.scale(block), dim=-1) @ v
+            pieces = ops.mlp(block, x + ops.after_attention(block, attended, normed))
+            x = ops.whole(block, x)
+            torch.testing.assert_close(pieces, x, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", [m() for m in all_methods().values()], ids=lambda m: m.name)
+def test_the_schedule_may_be_left_out_only_where_the_method_fixes_its_counts(method):
+    if schedule_for(method) is None:
+        assert fv.reduce_(make("timm-cls"), method).foveate.plan.counts
+    else:
+        with pytest.raises(fv.PlanError, match="needs a schedule"):
+            fv.reduce_(make("timm-cls"), method)

@@ -1,0 +1,197 @@
+"""The contract, part two: a reduced model is still a model: it trains, copies, saves, compiles, exports, shares."""
+
+import copy
+import io
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+import foveate as fv
+from foveate.adapters import find_adapter
+from zoo import ALL_PAIRS, FAMILIES, FEW_PAIRS, ONE_PER_LIBRARY, images, main_output, make, pair_id, reduced
+
+every_pair = pytest.mark.parametrize("pair", ALL_PAIRS, ids=pair_id)
+few_pairs = pytest.mark.parametrize("pair", FEW_PAIRS, ids=pair_id)
+
+
+def assert_same_outputs(one, other):
+    with torch.no_grad():
+        assert torch.equal(main_output(one, images()), main_output(other, images()))
+
+
+def gradients(model) -> dict[str, torch.Tensor]:
+    model.zero_grad(set_to_none=True)
+    main_output(model, images()).square().mean().backward()
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+@every_pair
+def test_restore_gives_the_model_back_bit_for_bit(pair):
+    method, family = pair
+    model, x = make(family), images()
+    cls, keys = type(model), list(model.state_dict())
+    with torch.no_grad():
+        expected = main_output(model, x)
+        fv.reduce_(model, method, fv.KeepRate(0.6, blocks=(1, 2)))
+        changed = main_output(model, x)
+        assert changed.shape != expected.shape or not torch.equal(changed, expected)
+        assert fv.restore_(model) is model
+        assert torch.equal(main_output(model, x), expected)
+    assert type(model) is cls
+    assert list(model.state_dict()) == keys
+    assert not hasattr(model, "foveate")
+
+
+@every_pair
+def test_state_dict_keys_stay_and_load_both_ways(pair):
+    method, family = pair
+    plain, model = make(family), reduced(family, method)
+    own = [k for k in model.state_dict() if k.startswith("foveate.")]
+    assert [k for k in model.state_dict() if k not in own] == list(plain.state_dict())
+    if not own:
+        model.load_state_dict(plain.state_dict(), strict=True)
+        plain.load_state_dict(model.state_dict(), strict=True)
+
+
+@every_pair
+def test_gradients_are_finite_and_reach_the_first_layer(pair):
+    method, family = pair
+    found = gradients(reduced(family, method))
+    assert all(g.isfinite().all() for g in found.values())
+    stem = next(name for name in found if "patch_embed" in name or "conv_proj" in name)
+    assert found[stem].abs().sum() > 0
+
+
+@few_pairs
+def test_copies_pickles_and_saves_give_the_same_outputs(pair):
+    method, family = pair
+    model = reduced(family, method)
+    assert_same_outputs(copy.deepcopy(model), model)
+    assert_same_outputs(pickle.loads(pickle.dumps(model)), model)
+    buffer = io.BytesIO()
+    torch.save(model, buffer)
+    buffer.seek(0)
+    loaded = torch.load(buffer, weights_only=False)
+    assert_same_outputs(loaded, model)
+    assert type(loaded) is type(model)
+    assert type(fv.restore_(loaded)) is type(make(family))
+
+
+@few_pairs
+def test_eight_threads_sharing_one_model_get_the_single_thread_result(pair):
+    method, family = pair
+    model = reduced(family, method)
+    batches = [images()[i % 3 : i % 3 + 1] for i in range(16)]
+    with torch.no_grad():
+        expected = [main_output(model, x) for x in batches]
+
+    def run(x):
+        with torch.no_grad():
+            return main_output(model, x)
+
+    with ThreadPoolExecutor(8) as pool:
+        for got, want in zip(pool.map(run, batches), expected, strict=True):
+            assert torch.equal(got, want)
+
+
+@few_pairs
+def test_activation_checkpointing_gives_the_same_gradients(pair):
+    method, family = pair
+    model = reduced(family, method).train()
+    plain = gradients(model)
+    if hasattr(model, "set_grad_checkpointing"):
+        model.set_grad_checkpointing(True)
+    elif hasattr(model, "gradient_checkpointing_enable"):
+        model.gradient_checkpointing_enable()
+    else:
+        pytest.skip("torchvision's model has no activation checkpointing")
+    assert find_adapter(model).checkpointing(model)
+    again = gradients(model)
+    assert plain.keys() == again.keys()
+    for name, gradient in plain.items():
+        torch.testing.assert_close(gradient, again[name])
+
+
+@few_pairs
+def test_torch_compile_traces_the_whole_graph(pair):
+    method, family = pair
+    model = reduced(family, method)
+    torch.compiler.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="eager", dynamic=False)
+    with torch.no_grad():
+        torch.testing.assert_close(main_output(compiled, images()), main_output(model, images()))
+
+
+@pytest.mark.parametrize("method", [fv.ToMe(), fv.EViT(), fv.RandomSelect()], ids=lambda m: m.name)
+def test_inductor_gives_the_eager_result(method):
+    model = reduced("timm-cls", method)
+    torch.compiler.reset()
+    compiled = torch.compile(model, fullgraph=True, dynamic=False)
+    with torch.no_grad():
+        expected = main_output(model, images())
+        torch.testing.assert_close(main_output(compiled, images()), expected, rtol=1e-4, atol=1e-5)
+
+
+@few_pairs
+def test_torch_export_gives_the_eager_result(pair):
+    method, family = pair
+    model = reduced(family, method)
+    with torch.no_grad():
+        exported = torch.export.export(model, (images(),)).module()
+        torch.testing.assert_close(main_output(exported, images()), main_output(model, images()))
+        # exporting must leave no mark on the eager model
+        assert_same_outputs(model, reduced(family, method))
+
+
+@few_pairs
+def test_save_and_load_bring_back_weights_method_and_schedule(pair, tmp_path):
+    method, family = pair
+    model = reduced(family, method)
+    hand_built = family.startswith("timm")
+    if hand_built:
+        with pytest.warns(UserWarning, match="cannot be rebuilt"):
+            fv.save(model, tmp_path / "model")
+    else:
+        fv.save(model, tmp_path / "model")
+    loaded = fv.load(tmp_path / "model", model=make(family) if hand_built else None)
+    assert loaded.foveate.method == method
+    assert loaded.foveate.schedule == model.foveate.schedule
+    assert_same_outputs(loaded, model)
+
+
+@pytest.mark.parametrize("family", [f for f in FAMILIES if "eager" not in f])
+def test_the_exact_last_block_saves_work_and_changes_nothing(family):
+    model, x = make(family), images()
+    adapter = find_adapter(model)
+    shape = adapter.shape(model, 36)
+    if shape.head_reads_patches:
+        with pytest.raises(ValueError, match="reads prefix tokens only"):
+            fv.reduce_(model, fv.ToMe(), fv.Keep({}), exact_last_block=True)
+        return
+    with torch.no_grad():
+        expected, before = model(x), fv.cost(model).macs
+        fv.reduce_(model, fv.ToMe(), fv.Keep({}), exact_last_block=True)
+        got = model(x)
+    one, other = (out if isinstance(out, torch.Tensor) else _read_by_head(out) for out in (got, expected))
+    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    assert fv.cost(model).macs < before
+    assert fv.cost(model).tokens[-1] == adapter.num_prefix(model)
+
+
+def _read_by_head(out):
+    for name in ("logits", "image_embeds", "pooler_output"):
+        if getattr(out, name, None) is not None:
+            return getattr(out, name)
+    raise AssertionError("nothing the head made")
+
+
+@pytest.mark.parametrize("family", [f for f in ONE_PER_LIBRARY if f != "hf-dinov2"] + ["hf-vit"])
+@pytest.mark.parametrize("method", [fv.ToMe(), fv.EViT(), *(fv.FreeSlice(s) for s in fv.methods.Site)], ids=repr)
+def test_the_exact_last_block_agrees_with_the_full_one_for_every_site(family, method):
+    schedule = fv.KeepRate(0.6, blocks=(1, 3))  # the last block reduces too
+    with torch.no_grad():
+        full = main_output(fv.reduce_(make(family), method, schedule), images())
+        exact = main_output(fv.reduce_(make(family), method, schedule, exact_last_block=True), images())
+    torch.testing.assert_close(exact, full, rtol=1e-4, atol=1e-5)
