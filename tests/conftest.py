@@ -15,7 +15,7 @@ settings.register_profile("suite", deadline=None, max_examples=40, derandomize=T
 settings.load_profile("suite")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def assets():
     """The folder of real weights and images; tests that need it skip, saying so, where it is not there."""
     folder = os.environ.get("FOVEATE_ASSETS")

@@ -1,0 +1,127 @@
+"""What timm users expect of a reduced timm model, beyond the contract."""
+
+import math
+
+import pytest
+import timm
+import torch
+from timm.models.vision_transformer import VisionTransformer
+from torch import nn
+
+import foveate as fv
+from zoo import DIM, IMAGE, PATCH, PATCHES, images, make
+
+SCHEDULE = fv.KeepRate(0.6, blocks=(1, 2))
+GRID = IMAGE // PATCH
+
+
+@pytest.mark.parametrize("family", ["timm-cls", "timm-registers-layerscale", "timm-mean", "timm-distilled"])
+@pytest.mark.parametrize("output_dict", [False, True])
+@pytest.mark.parametrize("prefix_too", [False, True])
+def test_forward_intermediates_has_the_layout_of_the_unreduced_model(family, output_dict, prefix_too):
+    plain, x = make(family), images()
+    model = fv.reduce_(make(family), fv.ToMe(), SCHEDULE)
+    options = {"indices": [0, 3], "return_prefix_tokens": prefix_too, "output_dict": output_dict, "norm": True}
+    with torch.no_grad():
+        want, got = plain.forward_intermediates(x, **options), model.forward_intermediates(x, **options)
+    flat_want, flat_got = (torch.utils._pytree.tree_flatten(o) for o in (want, got))
+    assert flat_want[1] == flat_got[1]
+    maps = got["image_intermediates"] if output_dict else [m[0] if isinstance(m, tuple) else m for m in got[1]]
+    assert [m.shape for m in maps] == [(3, DIM, GRID, GRID)] * 2
+
+
+def test_intermediates_before_the_first_reduction_are_the_unreduced_ones():
+    plain, model, x = make("timm-cls"), fv.reduce_(make("timm-cls"), fv.ToMe(), SCHEDULE), images()
+    with torch.no_grad():
+        for fmt in ("NCHW", "NLC"):
+            options = {"indices": [0], "intermediates_only": True, "output_fmt": fmt}
+            got, want = (m.forward_intermediates(x, **options)[0] for m in (model, plain))
+            assert torch.equal(got, want)
+
+
+def test_dropped_patches_keep_the_features_they_had_when_they_were_dropped():
+    model, x = fv.reduce_(make("timm-cls"), fv.FreeSlice(fv.methods.Site.PRE_BLOCK), fv.Keep({2: 10})), images()
+    with torch.no_grad():
+        before = model.forward_intermediates(x, [1], intermediates_only=True, output_fmt="NLC")[0]
+        after = model.forward_intermediates(x, [3], intermediates_only=True, output_fmt="NLC")[0]
+    assert torch.equal(after[:, 10:], before[:, 10:])
+    assert not torch.equal(after[:, :10], before[:, :10])
+
+
+def test_timms_feature_extractor_gets_dense_maps():
+    net = timm.create_model("test_vit", features_only=True, out_indices=[0, 1])
+    x = torch.randn(1, 3, 160, 160)
+    want = [m.shape for m in net(x)]
+    fv.reduce_(net.model, fv.ToMe(), fv.RemovePerBlock(20))
+    assert [m.shape for m in net(x)] == want
+
+
+@pytest.mark.parametrize("size", [(32, 24), (24, 24), (48, 40)])
+def test_dynamic_image_sizes_get_their_own_plan(size):
+    model = fv.reduce_(make("timm-dynamic"), fv.ToMe(), fv.KeepRate(0.5, blocks=(1, 2)))
+    x = torch.randn(2, 3, *size)
+    n = (size[0] // PATCH) * (size[1] // PATCH)
+    trace = fv.trace(model, x)
+    assert trace.counts[-1] == math.ceil(math.ceil(n / 2) / 2)
+    assert fv.features(model, x).shape == (2, DIM, size[0] // PATCH, size[1] // PATCH)
+    assert fv.cost(model, (3, *size)).tokens[-1] == 1 + trace.counts[-1]
+
+
+def test_a_budget_holds_at_every_dynamic_size():
+    model = VisionTransformer(
+        img_size=64, patch_size=4, embed_dim=DIM, depth=6, num_heads=2, dynamic_img_size=True, num_classes=3
+    )
+    plain = {s: fv.cost(model, (3, s, s)).macs for s in (64, 96)}
+    fv.reduce_(model, fv.ToMe(), fv.Budget(0.6))
+    for side, whole in plain.items():
+        assert fv.cost(model, (3, side, side)).macs / whole == pytest.approx(0.6, rel=0.01)
+
+
+def test_masks_are_refused_rather_than_ignored():
+    model = fv.reduce_(make("timm-cls"), fv.ToMe(), SCHEDULE)
+    with pytest.raises(ValueError, match="attn_mask"):
+        model(images(), attn_mask=torch.ones(37, 37, dtype=torch.bool))
+    with pytest.raises(ValueError, match="is_causal"):
+        model.forward_features(images(), is_causal=True)
+
+
+def test_the_head_can_be_replaced_after_reducing():
+    model = fv.reduce_(make("timm-cls"), fv.ToMe(), SCHEDULE)
+    model.reset_classifier(11)
+    assert model(images()).shape == (3, 11)
+    assert fv.cost(model).macs < fv.cost(fv.restore_(model)).macs
+
+
+def test_distilled_training_still_returns_both_predictions():
+    model = fv.reduce_(make("timm-distilled"), fv.ToMe(), SCHEDULE).train()
+    model.set_distilled_training(True)
+    by_class, by_teacher = model(images())
+    assert by_class.shape == by_teacher.shape == (3, 7)
+
+
+def test_no_dense_features_where_the_last_block_returns_prefix_tokens_only():
+    model = fv.reduce_(make("timm-cls"), fv.ToMe(), SCHEDULE, exact_last_block=True)
+    with torch.no_grad():
+        assert model.forward_features(images()).shape == (3, 1, DIM)
+        with pytest.raises(ValueError, match="exact_last_block"):
+            fv.features(model, images())
+        assert fv.features(model, images(), block=2).shape == (3, DIM, GRID, GRID)
+
+
+def test_block_hooks_still_fire_where_nothing_is_reduced():
+    model, seen = fv.reduce_(make("timm-cls"), fv.TopK(), fv.Keep({2: 10})), []
+    model.blocks[0].register_forward_hook(lambda *args: seen.append(args))
+    model(images())
+    assert len(seen) == 1
+
+
+def test_dropout_in_training_reaches_attention():
+    model = VisionTransformer(
+        img_size=IMAGE, patch_size=PATCH, embed_dim=DIM, depth=2, num_heads=2, num_classes=3, attn_drop_rate=0.5
+    )
+    fv.reduce_(model, fv.TopK(), fv.Keep({0: PATCHES - 1, 1: PATCHES - 1}))
+    nn.init.normal_(model.head.weight)
+    torch.manual_seed(0)
+    one = model.train()(images())
+    assert not torch.equal(one, model(images()))
+    assert torch.equal(model.eval()(images()), model(images()))

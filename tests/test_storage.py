@@ -1,0 +1,112 @@
+"""Reduced models on disk: complete, readable, and never half-written."""
+
+import json
+
+import pytest
+import timm
+import torch
+
+import foveate as fv
+from foveate import storage
+from zoo import images, make
+
+SCHEDULES = [
+    fv.Keep({1: 20, 2: 15}),
+    fv.Keep([36, 30, 20, 20]),
+    fv.KeepRate(0.6, blocks=(1, 2)),
+    fv.KeepRate(0.6),
+    fv.RemovePerBlock(4),
+    fv.Budget(0.7),
+]
+
+
+@pytest.fixture
+def saved(tmp_path):
+    model = fv.reduce_(make("torchvision"), fv.EViT(carry=True), fv.Keep({1: 20}), exact_last_block=True)
+    return fv.save(model, tmp_path / "saved")
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
+def test_every_schedule_travels(schedule, tmp_path):
+    model = fv.reduce_(make("torchvision"), fv.ToMe(carry=False), schedule)
+    loaded = fv.load(fv.save(model, tmp_path / "m"))
+    assert loaded.foveate.schedule == schedule
+    assert loaded.foveate.method == fv.ToMe(carry=False)
+    with torch.no_grad():
+        assert torch.equal(loaded(images()), model.eval()(images()))
+
+
+def test_a_registered_timm_model_is_rebuilt_with_its_options(tmp_path):
+    model = timm.create_model("test_vit", num_classes=5, img_size=96).eval().bfloat16()
+    fv.reduce_(model, fv.ToMe(), fv.RemovePerBlock(3))
+    loaded = fv.load(fv.save(model, tmp_path / "m"))
+    assert loaded.head.out_features == 5
+    assert {p.dtype for p in loaded.parameters()} == {torch.bfloat16}
+    assert loaded.patch_embed.img_size == (96, 96)
+
+
+def test_an_unreduced_model_travels_too(tmp_path):
+    model = make("torchvision")
+    loaded = fv.load(fv.save(model, tmp_path / "m"))
+    assert type(loaded) is type(model)
+    assert torch.equal(loaded(images()), model(images()))
+
+
+def test_a_model_whose_parts_were_changed_is_not_promised_to_be_rebuilt(tmp_path):
+    model = timm.create_model("test_vit", act_layer="relu")
+    with pytest.warns(UserWarning, match="cannot be rebuilt"):
+        fv.save(model, tmp_path / "m")
+    with pytest.raises(ValueError, match="does not hold the model's architecture"):
+        fv.load(tmp_path / "m")
+
+
+def test_saving_again_replaces_and_leaves_one_set_of_weights(saved):
+    fv.save(fv.reduce_(make("torchvision"), fv.ToMe(), fv.RemovePerBlock(2)), saved)
+    assert fv.load(saved).foveate.method == fv.ToMe()
+    assert len(list(saved.iterdir())) == 2
+
+
+def test_a_crash_while_saving_leaves_the_old_model(saved, monkeypatch):
+    def crash(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(storage, "_replace", crash)
+    with pytest.raises(KeyboardInterrupt):
+        fv.save(fv.reduce_(make("torchvision"), fv.ToMe(), fv.RemovePerBlock(2)), saved)
+    assert fv.load(saved).foveate.method == fv.EViT(carry=True)
+
+
+def test_a_folder_with_other_things_is_not_written_to(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(ValueError, match="holds other files"):
+        fv.save(make("torchvision"), tmp_path)
+    assert [f.name for f in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "match"),
+    [
+        (lambda folder: (folder / "foveate.json").unlink(), "was not written by foveate.save"),
+        (lambda folder: (folder / "foveate.json").write_text("{"), "not valid JSON"),
+        (lambda folder: _edit(folder, format=99), "has format 99"),
+        (lambda folder: _edit(folder, weights="../other.safetensors"), "points outside"),
+        (lambda folder: next(folder.glob("*.safetensors")).unlink(), "are not there"),
+        (lambda folder: next(folder.glob("*.safetensors")).write_bytes(b"cut"), "not a readable safetensors"),
+        (lambda folder: _edit(folder, model={"library": "keras"}), "needs the library 'keras'"),
+    ],
+)
+def test_damaged_saves_are_refused_with_words(saved, damage, match):
+    damage(saved)
+    with pytest.raises(ValueError, match=match):
+        fv.load(saved)
+
+
+def test_weights_that_do_not_fit_are_named(saved):
+    _edit(saved, model=None)
+    with pytest.raises(ValueError, match="do not fit the model"):
+        fv.load(saved, model=make("timm-cls"))
+
+
+def _edit(folder, **changes):
+    path = folder / "foveate.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
