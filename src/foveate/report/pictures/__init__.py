@@ -1,0 +1,44 @@
+"""Pictures of what a model keeps, each a function that ``foveate show`` finds by name.
+
+A module in this package registers a picture with one function::
+
+    @picture("tokens")
+    def tokens(model: nn.Module, images: Sequence[Path]) -> Image.Image:
+        \"\"\"Which patches each token holds, block by block.\"\"\"
+
+``model`` is reduced as the caller asked, or untouched where nothing was asked. The docstring's first line is what
+the listing says.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from PIL import Image
+from torch import nn
+
+Picture = Callable[[nn.Module, Sequence[Path]], Image.Image]
+
+_PICTURES: dict[str, Picture] = {}
+
+
+def picture(name: str) -> Callable[[Picture], Picture]:
+    """Make a drawing function known by ``name``."""
+
+    def decorate(draw: Picture) -> Picture:
+        if name in _PICTURES:
+            raise ValueError(f"Two pictures are called {name!r}.")
+        _PICTURES[name] = draw
+        return draw
+
+    return decorate
+
+
+def all_pictures() -> dict[str, Picture]:
+    """Every picture by name. Imports the modules of this package, which register themselves."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+    return dict(_PICTURES)

@@ -1,0 +1,15 @@
+"""The papers' printed tables, each row built and counted again.
+
+A module in this package registers a table with one function::
+
+    @table("evit-table-1")
+    def evit_table_1() -> Table:
+        \"\"\"EViT, table 1: MACs of DeiT-S over keep rates.\"\"\"
+
+The docstring's first line is what the listing says. A row states whether the paper's number was met; a table holds
+when all of its rows do, and ``foveate tables`` exits with 1 otherwise.
+"""
+
+from foveate.tables.registry import Row, Table, all_tables, table
+
+__all__ = ["Row", "Table", "all_tables", "table"]

@@ -1,0 +1,278 @@
+"""The frame around the commands: help, errors, exit codes, listings, and the installed script."""
+
+import argparse
+import dataclasses
+import io
+import json
+import shlex
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import foveate as fv
+from foveate.cli import cost as cost_command
+from foveate.cli import main as entry
+from foveate.cli import output
+from foveate.cli.arguments import method_text, parse_image_size, parse_keep
+from foveate.cli.main import COMMANDS, build_parser, main
+from foveate.methods.base import all_methods
+from foveate.methods.options import parse
+from foveate.report import pictures
+from foveate.tables import Row, Table, registry, table
+
+
+def wrong(capsys, *argv):
+    """The one line of an error; everything else about it is checked here."""
+    code = main(argv)
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert err.startswith("foveate: ")
+    assert err.count("\n") == 1
+    return err
+
+
+ERRORS = {
+    "cost": "the following arguments are required: MODEL",
+    "cost deit_smal_patch16_224": "Did you mean deit_small_patch16_224",
+    "cost deit_small_patch16_224.nonsense": "Invalid pretrained tag (nonsense)",
+    "cost qqqqqqqqqqq": "There is no timm model 'qqqqqqqqqqq'.",
+    "cost torchvision:vit_b_61": "Did you mean vit_b_16",
+    "cost torchvision:vit_b_32 --image-size 224x320": "square images",
+    "cost resnet18": "foveate does not know timm.models.resnet.ResNet",
+    "cost resnet18 --image-size 64": "resnet18 cannot be built like this",
+    "cost test_vit --method nothing --remove 3": "There is no method 'nothing'. Known: evit",
+    "cost test_vit --method evit:colour=red --remove 3": "EViT has no option 'colour'",
+    "cost test_vit --method evit:fuse=maybe --remove 3": "EViT.fuse takes true or false; got 'maybe'",
+    "cost test_vit --method evit": "evit needs a schedule: --keep-rate",
+    "cost test_vit --remove 3": "needs --method",
+    "cost test_vit --exact-last-block": "needs --method",
+    "cost test_vit --method tome --remove 3 --blocks 1": "--blocks goes with --keep-rate",
+    "cost test_vit --method tome --remove 3 --budget 0.5": "not allowed with argument --remove",
+    "cost test_vit --method tome --remove many": "argument --remove: invalid int value: 'many'",
+    "cost test_vit --method tome --keep 3:a": "write 3:100,6:50 (block:count) or one count per block; got '3:a'",
+    "cost test_vit --method tome --keep 3:60,50": "write 3:100,6:50",
+    "cost test_vit --method tome --keep 3:60,3:50": "a block is named twice",
+    "cost test_vit --method tome --keep 3:1:1": "write 3:100,6:50",
+    "cost test_vit --method topk --keep 60": "Keep lists 1 counts but the model has 6 blocks",
+    "cost test_vit --method topk --keep-rate 70": "For 70.0 % write 0.7",
+    "cost test_vit --method topk --keep-rate 0.7 --blocks 1,x": "write block numbers like 3,6,9; got '1,x'",
+    "cost test_vit --method topk --keep-rate 0.7 --blocks 3,9": "the model has 6 blocks (0..5)",
+    "cost test_vit --method topk --budget 0.0001": "cannot be met by TopK",
+    "cost test_vit2 --method topk --remove 3 --exact-last-block": "exact_last_block needs a head",
+    "cost test_vit --image-size 160x160x160x160": "write 224, 224x320",
+    "cost test_vit --image-size 0": "write 224, 224x320",
+    "cost test_vit --jso": "unrecognized arguments: --jso",
+    "cots test_vit": "invalid choice: 'cots'",
+    "methods nothing": "There is no method 'nothing'. Known: evit",
+    "tables nothing": "There is no table 'nothing'. Known:",
+    "show nothing": "There is no picture 'nothing'. Known:",
+}
+
+
+@pytest.mark.parametrize("line", ERRORS)
+def test_wrong_input_is_one_clear_line(capsys, line):
+    assert ERRORS[line] in wrong(capsys, *line.split())
+
+
+def test_a_directory_that_foveate_did_not_write(capsys, tmp_path):
+    assert f"write hf:{tmp_path}" in wrong(capsys, "cost", str(tmp_path))
+
+
+def test_transformers_missing_says_what_to_install(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert "pip install foveate[hf]" in wrong(capsys, "cost", "hf:anything")
+
+
+def test_a_checkpoint_that_is_not_there(capsys, tmp_path):
+    pytest.importorskip("transformers")
+    assert "nowhere" in wrong(capsys, "cost", f"hf:{tmp_path / 'nowhere'}")
+
+
+def test_traceback_on_request(capsys):
+    assert main(["--traceback", "cost", "qqqqqqqqqqq"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_alone_it_prints_help(capsys):
+    assert main([]) == 0
+    assert "usage: foveate" in capsys.readouterr().out
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"foveate {fv.__version__}\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda module: module.__name__.rpartition(".")[2])
+def test_every_command_has_help_with_examples_that_parse(capsys, command):
+    name = command.__name__.rpartition(".")[2]
+    assert main([name, "--help"]) == 0
+    assert command.EPILOG.splitlines()[-1] in capsys.readouterr().out
+    examples = [line.strip().partition("  ")[0] for line in command.EPILOG.splitlines() if "  foveate " in line]
+    assert examples
+    for example in examples:
+        assert build_parser().parse_args(shlex.split(example)[1:]).run is command.run
+
+
+def test_the_examples_of_cost_run(capsys):
+    examples = [line for line in cost_command.EPILOG.splitlines() if "  foveate cost deit" in line]
+    assert len(examples) == 3
+    for example in examples:
+        assert main(shlex.split(example)[1:]) == 0
+    assert "evit:fuse=false" in capsys.readouterr().out
+
+
+def test_cost_documents_its_keys(capsys):
+    assert main(["cost", "test_vit", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    for key in (*document, *document["rows"][0]):
+        assert key in cost_command.EPILOG
+
+
+def test_interrupted(capsys, monkeypatch):
+    def interrupt(args: argparse.Namespace) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(entry.methods, "run", interrupt)
+    assert main(["methods"]) == 130
+    assert capsys.readouterr().err == "foveate: interrupted\n"
+
+
+@pytest.mark.parametrize("argv", [["methods"], ["methods", "--json"]])
+def test_a_closed_pipe_is_no_error(monkeypatch, capsys, argv):
+    class ClosedPipe(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", ClosedPipe())
+        assert main(argv) == 141
+    assert capsys.readouterr().err == ""
+
+
+def test_methods_lists_every_method_and_option(capsys):
+    assert main(["methods"]) == 0
+    text = capsys.readouterr().out
+    assert main(["methods", "--json"]) == 0
+    entries = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert list(entries) == list(all_methods())
+    for name, cls in all_methods().items():
+        assert f"{name}  {entries[name]['description']}" in text
+        fields = [field.name for field in dataclasses.fields(cls)]
+        assert [option["name"] for option in entries[name]["options"]] == fields
+        assert all(option["description"] for option in entries[name]["options"]), f"{name} has an undocumented option"
+        assert all(f"    {field}=" in text for field in fields)
+
+
+def test_methods_by_name(capsys):
+    assert main(["methods", "tome"]) == 0
+    out = capsys.readouterr().out
+    assert "carry=true  [true|false]" in out
+    assert "(proportional attention)" in out
+    assert "evit" not in out
+
+
+@pytest.mark.parametrize("text", ["evit", "evit:fuse=false,carry=true", "random:seed=3", "free-slice:site=kv", "tome"])
+def test_methods_are_written_as_they_are_read(text):
+    assert method_text(parse(text)) == text
+
+
+def test_counts_and_sizes():
+    assert parse_keep("3:100, 6:50") == fv.Keep({3: 100, 6: 50})
+    assert parse_keep("9,8,7") == fv.Keep([9, 8, 7])
+    assert parse_image_size("224") == (None, 224, 224)
+    assert parse_image_size("224X320") == (None, 224, 320)
+    assert parse_image_size("4x224x320") == (4, 224, 320)
+
+
+@pytest.mark.parametrize("width", [10, 40, 80, 200])
+def test_no_terminal_is_too_narrow_for_a_number(capsys, monkeypatch, width):
+    monkeypatch.setattr(output, "console", lambda: output.PipeAwareConsole(width=width))
+    output.print_table(
+        "Title", ("name", "one\nnumber", "two of them"), [["a long name of many words", "123456789.5", "7"]], ("name",)
+    )
+    out = capsys.readouterr().out
+    assert "123456789.5" in out
+    assert "two of them" in out
+
+
+def test_tables_without_any(capsys, monkeypatch):
+    monkeypatch.setattr("foveate.cli.tables.all_tables", dict)
+    assert main(["tables"]) == 0
+    assert capsys.readouterr().out == "No tables yet.\n"
+    assert main(["tables", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+    assert main(["tables", "--all"]) == 0
+
+
+def test_a_table_is_added_by_one_function(capsys, monkeypatch):
+    monkeypatch.setattr(registry, "_TABLES", {})
+    verdict = True
+
+    @table("sums")
+    def sums() -> Table:
+        """Sums, as printed."""
+        rows = (Row(("one and one", 2.0, 2.0001), verdict), Row(("nothing printed", None, 3)))
+        return Table("Sums", ("what", "printed", "counted"), rows, note="To four digits.")
+
+    assert main(["tables"]) == 0
+    assert "Sums, as printed." in capsys.readouterr().out
+    assert main(["tables", "sums"]) == 0
+    out = capsys.readouterr().out
+    assert "one and one" in out
+    assert "To four digits." in out
+    verdict = False
+    assert main(["tables", "sums"]) == 1
+    assert "NO" in capsys.readouterr().out
+    assert main(["tables", "--all", "--json"]) == 1
+    (document,) = [entry for entry in json.loads(capsys.readouterr().out) if entry["name"] == "sums"]
+    assert document["holds"] is False
+    assert document["rows"][1] == {"cells": ["nothing printed", None, 3], "holds": None}
+    with pytest.raises(ValueError, match="Two tables are called 'sums'"):
+        table("sums")(sums)
+
+
+def test_a_table_whose_rows_do_not_fit_is_refused():
+    with pytest.raises(ValueError, match="2 columns"):
+        Table("t", ("a", "b"), (Row((1,)),))
+
+
+def test_pictures_without_any(capsys, monkeypatch):
+    monkeypatch.setattr("foveate.cli.show.all_pictures", dict)
+    assert main(["show"]) == 0
+    assert capsys.readouterr().out == "No pictures yet.\n"
+
+
+def test_a_picture_is_added_by_one_function(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(pictures, "_PICTURES", {})
+    drawn = []
+
+    @pictures.picture("square")
+    def square(model, images):
+        """One square."""
+        drawn.append((type(model.foveate.method).__name__, list(images)))
+        return Image.new("RGB", (4, 4))
+
+    assert main(["show"]) == 0
+    assert "One square." in capsys.readouterr().out
+    arguments = ["test_vit", "--method", "tome", "--remove", "3", "--image", "a.png", "--out", str(tmp_path / "o.png")]
+    assert main(["show", "square", *arguments]) == 0
+    assert drawn == [("ToMe", [Path("a.png")])]
+    assert Image.open(tmp_path / "o.png").size == (4, 4)
+    assert "needs a model" in (capsys.readouterr(), wrong(capsys, "show", "square"))[1]
+    assert "one --method at a time" in wrong(capsys, "show", "square", *arguments, "--method", "topk")
+
+
+def test_the_installed_script():
+    script = Path(sysconfig.get_path("scripts")) / "foveate"
+    if not script.exists():
+        pytest.skip("foveate is not installed as a script here")
+    command = [str(script), "cost", "test_vit", "--method", "tome", "--remove", "7"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "tome" in done.stdout
+    assert "\x1b" not in done.stdout

@@ -1,0 +1,84 @@
+"""``foveate speed``: what it prints; never how fast anything is."""
+
+import json
+
+import pytest
+import timm
+
+import foveate as fv
+from foveate.cli import speed as command
+from foveate.cli.main import main
+
+QUICK = ("test_vit", "--remove", "8", "--seconds", "0.01")
+
+
+def test_json_has_a_row_for_each_method_and_batch_size(capsys):
+    code = main(["speed", *QUICK, "--method", "tome", "--method", "topk", "--batch-size", "1", "2", "--json"])
+    out, err = capsys.readouterr()
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    rows = document["rows"]
+    assert [(row["method"]["name"], row["batch_size"]) for row in rows] == [
+        ("tome", 1),
+        ("tome", 2),
+        ("topk", 1),
+        ("topk", 2),
+    ]
+    assert all(row["realised"] == row["speed_up"] / row["mac_ratio"] for row in rows)
+    assert set(document["environment"]) == {"cpu", "cores", "threads", "device", "dtype", "torch", "timm", "foveate"}
+    for key in ("model", "environment", *rows[0]):
+        assert key in command.EPILOG, f"--help does not document {key}"
+
+
+def test_the_table_ends_with_the_machine(capsys):
+    assert main(["speed", *QUICK, "--method", "tome", "--threads", "1", "--exact-last-block"]) == 0
+    out = capsys.readouterr().out
+    for word in ("remove 8, exact last block", "slice", "realised", "efficiency", "tome", "1 thread;", "foveate "):
+        assert word in out
+
+
+def test_a_saved_model_is_measured_as_it_was_saved(capsys, tmp_path):
+    fv.save(fv.reduce_(timm.create_model("test_vit"), fv.EViT(), fv.Keep({1: 80}), exact_last_block=True), tmp_path)
+    assert main(["speed", str(tmp_path), "--seconds", "0.01", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert (row["method"]["name"], row["schedule"]["kind"], row["exact_last_block"]) == ("evit", "keep", True)
+
+
+def test_rounds_that_disagree_are_called_noisy(monkeypatch, capsys):
+    measure = command.measure_speed
+
+    def shaky(*args, **options):
+        result = measure(*args, **options)
+        object.__setattr__(result, "speed_up_quartiles", (0.5 * result.speed_up, 2 * result.speed_up))
+        return result
+
+    monkeypatch.setattr(command, "measure_speed", shaky)
+    assert main(["speed", *QUICK, "--method", "tome"]) == 0
+    assert "Noisy: tome at batch 1" in capsys.readouterr().out
+
+
+def test_progress_goes_to_a_terminal_s_stderr_only(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert main(["speed", *QUICK, "--method", "tome", "--json"]) == 0
+    json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["test_vit"], "speed needs --method"),
+        ([*QUICK, "--method", "tome", "--device", "abacus"], "There is no device 'abacus'"),
+        ([*QUICK, "--method", "tome", "--batch-size", "0"], "--batch-size: a whole number, 1 or more"),
+        ([*QUICK, "--method", "tome", "--threads", "many"], "--threads: a whole number, 1 or more"),
+        ([*QUICK, "--method", "tome", "--seconds", "-1"], "--seconds: a number above 0"),
+        ([*QUICK, "--method", "tome", "--seconds", "nan"], "--seconds: a number above 0"),
+        ([*QUICK, "--method", "tome", "--dtype", "int8"], "--dtype: invalid choice: 'int8'"),
+    ],
+)
+def test_wrong_input(argv, words, capsys):
+    assert main(["speed", *argv]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("foveate: ")
+    assert words in err
+    assert err.count("\n") == 1
