@@ -92,7 +92,7 @@ def test_a_folder_with_other_things_is_not_written_to(tmp_path):
         (lambda folder: _edit(folder, weights="../other.safetensors"), "points outside"),
         (lambda folder: next(folder.glob("*.safetensors")).unlink(), "are not there"),
         (lambda folder: next(folder.glob("*.safetensors")).write_bytes(b"cut"), "not a readable safetensors"),
-        (lambda folder: _edit(folder, model={"library": "keras"}), "needs the library 'keras'"),
+        (lambda folder: _edit(folder, model={"library": "keras"}), "no adapter for the library 'keras'"),
     ],
 )
 def test_damaged_saves_are_refused_with_words(saved, damage, match):

@@ -8,6 +8,7 @@ the tests hold these numbers equal.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -147,7 +148,7 @@ def make_plan(shape: ModelShape, method: Method, schedule: Schedule, exact_last_
         counts = _fit_budget(shape, method, schedule.fraction, exact_last_block)
     else:
         counts = schedule.counts(method, depth, n)
-    if shape.head_reads_patches and min(counts) == 0:
+    if shape.head_reads_patches and min(counts) == 0 and method.site is not Site.KV:
         raise PlanError(
             f"{schedule!r} leaves no patch token after block {counts.index(0)}, but this model's head reads patch "
             "tokens. Keep at least 1."
@@ -178,9 +179,10 @@ def _fit_budget(shape: ModelShape, method: Method, fraction: float, exact: bool)
         candidates.append(spread(middle))
         weak, strong = (middle, strong) if macs(candidates[-1]) > target else (weak, middle)
     best = min(candidates, key=lambda counts: abs(macs(counts) - target))
-    best = _fine_tune(best, target, macs, method, shape.num_patches)
+    most, least = (macs(counts) / whole for counts in candidates[:2])
+    if least < fraction < most:
+        best = _fine_tune(best, target, macs, method, shape.num_patches)
     if abs(macs(best) - target) > 0.01 * target:
-        least, most = macs(candidates[1]) / whole, macs(candidates[0]) / whole
         raise PlanError(
             f"Budget({fraction}) cannot be met by {type(method).__name__} on this model: its schedules cost "
             f"{least:.3f} to {most:.3f} of the unreduced MACs, the nearest {macs(best) / whole:.3f}."
@@ -188,7 +190,9 @@ def _fit_budget(shape: ModelShape, method: Method, fraction: float, exact: bool)
     return best
 
 
-def _fine_tune(best, target, macs, method, n):  # type: ignore[no-untyped-def]
+def _fine_tune(
+    best: tuple[int, ...], target: float, macs: Callable[[tuple[int, ...]], int], method: Method, n: int
+) -> tuple[int, ...]:
     """Greedy: shift the counts from one block on by a token while that brings the cost nearer."""
     depth = len(best)
     improved = True

@@ -12,7 +12,7 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from foveate.adapters import CHILD, Adapter, all_adapters, find_adapter, reduction_of
+from foveate.adapters import CHILD, Adapter, adapter_for, find_adapter, reduction_of
 from foveate.api import reduce_
 from foveate.methods.options import build, describe
 from foveate.schedule import OwnCounts, build_schedule, describe_schedule
@@ -104,12 +104,7 @@ def _fingerprint(model: nn.Module) -> tuple[Any, ...]:
 def _rebuild(recipe: dict[str, Any] | None, folder: Path) -> nn.Module:
     if recipe is None:
         raise ValueError(f"{folder} does not hold the model's architecture. Call load({str(folder)!r}, model=...).")
-    if recipe["library"] == "transformers":
-        import transformers  # noqa: F401  makes its adapter known
-    for adapter in all_adapters():
-        if adapter.library == recipe["library"]:
-            return adapter.rebuild(recipe)
-    raise ValueError(f"{folder} needs the library {recipe['library']!r}, which foveate does not know.")
+    return adapter_for(recipe["library"]).rebuild(recipe)
 
 
 def _fill(model: nn.Module, weights: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 from torch import nn
@@ -20,6 +21,7 @@ __all__ = [
     "Reduction",
     "Trace",
     "UnsupportedModel",
+    "adapter_for",
     "all_adapters",
     "encode",
     "find_adapter",
@@ -36,6 +38,16 @@ def all_adapters() -> tuple[Adapter, ...]:
     from foveate.adapters.hf_vit import HF
 
     return TIMM, HF, TORCHVISION
+
+
+def adapter_for(library: str) -> Adapter:
+    """The adapter for models of ``library``, which is imported where need be."""
+    if library == "transformers":
+        importlib.import_module("transformers")
+    for adapter in all_adapters():
+        if adapter.library == library:
+            return adapter
+    raise ValueError(f"foveate has no adapter for the library {library!r}.")
 
 
 def find_adapter(model: nn.Module) -> Adapter:

@@ -2,6 +2,7 @@
 
 from foveate.core.assignment import (
     Assignment,
+    anchored_means,
     compose,
     partition,
     pool,
@@ -13,17 +14,17 @@ from foveate.core.assignment import (
     weighted_means,
 )
 from foveate.core.attention import attend, attend_and_score, attention_weights, key_mask_bias, log_size_bias
-from foveate.core.match import bipartite_owner, merge_most_similar
+from foveate.core.match import merge_most_similar
 from foveate.core.noise import counter_uniform
 from foveate.core.scores import class_row
 from foveate.core.select import keep_proportional, keep_random, keep_topk, keep_topk_fuse_rest
 
 __all__ = [
     "Assignment",
+    "anchored_means",
     "attend",
     "attend_and_score",
     "attention_weights",
-    "bipartite_owner",
     "class_row",
     "compose",
     "counter_uniform",

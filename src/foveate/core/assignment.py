@@ -32,11 +32,18 @@ class Assignment:
     weight: Tensor | None  # (B, E)
     num_in: int
     num_out: int
+    anchored: bool = False
+    """Every token has one edge, edge j < num_out reaches slot j, and the weights of each slot sum to one.
+
+    Pooling then starts from the first token of each slot and adds only what the few others change.
+    """
 
     def __post_init__(self) -> None:
         shapes = {tuple(t.shape) for t in (self.src, self.dst, self.weight) if t is not None}
-        if len(shapes) > 1:
+        if len(shapes) > 1 or any(len(shape) != 2 for shape in shapes):
             raise ValueError(f"An Assignment's src, dst and weight must share one (B, E) shape; got {shapes}.")
+        if not shapes and self.num_in != self.num_out:
+            raise ValueError(f"An Assignment without edges is the identity; got {self.num_in} in, {self.num_out} out.")
         for name, edges, ends in (("src", self.src, self.num_in), ("dst", self.dst, self.num_out)):
             # an absent side numbers the edges, so their number must equal the tokens or slots it numbers
             if edges is None and shapes and (other := next(iter(shapes))[1]) != ends:
@@ -63,6 +70,7 @@ class Assignment:
             None if self.weight is None else torch.nn.functional.pad(self.weight, (prefix, 0), value=1.0),
             self.num_in + prefix,
             self.num_out + prefix,
+            self.anchored,
         )
 
 
@@ -83,6 +91,22 @@ def weighted_means(owner: Tensor, num_out: int, weight: Tensor | None = None) ->
     return partition(owner, num_out, raw / take(total, owner).squeeze(-1))
 
 
+def anchored_means(
+    anchor: Tensor, joining: Tensor, slot: Tensor, num_in: int, weight: Tensor | None = None
+) -> Assignment:
+    """Slot j is the mean of token ``anchor[j]`` (B, K) and of the tokens ``joining`` (B, R) whose ``slot`` is j.
+
+    The mean is weighted by ``weight`` (B, num_in). For merging a few of many tokens this says, and costs, less than
+    ``weighted_means``; every token must be an anchor or join one.
+    """
+    b, k = anchor.shape
+    src = torch.cat([anchor, joining], dim=1)
+    dst = torch.cat([torch.arange(k, device=anchor.device).expand(b, k), slot], dim=1)
+    raw = torch.ones(src.shape, device=src.device) if weight is None else weight.gather(1, src)
+    total = raw[:, :k].scatter_add(1, slot, raw[:, k:])
+    return Assignment(src, dst, raw / total.gather(1, dst), num_in, k, anchored=True)
+
+
 def take(x: Tensor, index: Tensor) -> Tensor:
     """Rows ``index`` (B, K) of x (B, N, C), as (B, K, C)."""
     b, n, c = x.shape
@@ -93,11 +117,15 @@ def take(x: Tensor, index: Tensor) -> Tensor:
 def pool(x: Tensor, a: Assignment, reduce: Reduce = "sum") -> Tensor:
     """Apply ``a`` to tokens x (B, N, C): (B, num_out, C). ``reduce="max"`` takes maxima over edges, not sums."""
     _check_tokens(x, a.num_in, "pool", "input tokens")
+    if a.anchored and reduce == "sum":
+        return _pool_anchored(x, a)
     rows = x if a.src is None else take(x, a.src)
     if reduce == "max":
         return _max_into_slots(rows, a).to(x.dtype)
     if a.weight is not None:
         rows = rows * a.weight.unsqueeze(-1)  # float32 weights lift half precision, so sums keep their digits
+    elif a.dst is not None and rows.dtype in (torch.float16, torch.bfloat16):
+        rows = rows.float()
     if a.dst is not None:
         rows = _add_into_slots(rows, a.dst, a.num_out)
     return rows.to(x.dtype)
@@ -108,6 +136,9 @@ def pool_size(size: Tensor, a: Assignment) -> Tensor:
     if a.dst is None and a.src is not None and a.weight is None:  # selection
         return take(size.unsqueeze(-1), a.src).squeeze(-1)
     src, dst, weight = a.edges(size.shape[0], size.device)
+    if a.anchored:
+        members = size.gather(1, src)
+        return members[:, : a.num_out].scatter_add(1, dst[:, a.num_out :], members[:, a.num_out :])
     part = _shares(a, src, weight).unsqueeze(-1) * take(size.unsqueeze(-1), src)
     return _add_into_slots(part, dst, a.num_out).squeeze(-1)
 
@@ -135,6 +166,8 @@ def compose(first: Assignment, then: Assignment, batch: int, device: torch.devic
         raise ValueError(f"compose: the first ends in {first.num_out} slots, the second starts at {then.num_in}.")
     src1, dst1, weight1 = first.edges(batch, device)
     src2, dst2, weight2 = then.edges(batch, src1.device)
+    if not src2.shape[1]:  # nothing is kept
+        return Assignment(src2, dst2, weight2, first.num_in, then.num_out)
     table = _edges_by_source(src2, weight2, then.num_in)  # (B, M, D) edge of `then`, or -1
     degree = table.shape[-1]
     next_edge = take(table, dst1).flatten(1)  # (B, E1 * D)
@@ -151,6 +184,17 @@ def slot_weights(a: Assignment, batch: int, device: torch.device | None = None) 
     return _add_into_slots(weight.unsqueeze(-1), dst, a.num_out).squeeze(-1)
 
 
+def _pool_anchored(x: Tensor, a: Assignment) -> Tensor:
+    """y_j = x_anchor + sum over the others e of w_e (x_e - x_anchor), the same mean in fewer operations."""
+    k, (b, _, c) = a.num_out, x.shape
+    src, dst, weight = a.edges(b)
+    anchors, slot = take(x, src[:, :k]), _flat(dst[:, k:], k)
+    rows = anchors.view(b * k, c)
+    others = x.reshape(-1, c).index_select(0, _flat(src[:, k:], a.num_in))
+    change = (others - rows.index_select(0, slot)) * weight[:, k:].reshape(-1, 1)
+    return rows.index_add_(0, slot, change.to(x.dtype)).view(b, k, c)
+
+
 def _check_tokens(x: Tensor, expected: int, verb: str, what: str) -> None:
     if x.dim() != 3 or x.shape[1] != expected:
         raise ValueError(f"{verb}: the assignment has {expected} {what}; got a tensor of shape {tuple(x.shape)}.")
@@ -158,6 +202,8 @@ def _check_tokens(x: Tensor, expected: int, verb: str, what: str) -> None:
 
 def _flat(index: Tensor, n: int) -> Tensor:
     """Row numbers of ``index`` (B, K) after (B, N, C) became (B * N, C)."""
+    if index.shape[0] == 1:
+        return index.reshape(-1)
     offset = torch.arange(index.shape[0], device=index.device).unsqueeze(1) * n
     return (index + offset).reshape(-1)
 
@@ -170,10 +216,10 @@ def _add_into_slots(rows: Tensor, dst: Tensor, num_out: int) -> Tensor:
 
 def _max_into_slots(rows: Tensor, a: Assignment) -> Tensor:
     b, _, c = rows.shape
-    if a.dst is None:
-        return rows
     if a.weight is not None:
         rows = rows.masked_fill((a.weight == 0).unsqueeze(-1), -torch.inf)
+    if a.dst is None:
+        return rows
     out = rows.new_full((b * a.num_out, c), -torch.inf)
     index = _flat(a.dst, a.num_out).unsqueeze(-1).expand(-1, c)
     return out.scatter_reduce(0, index, rows.reshape(-1, c), "amax").view(b, a.num_out, c)

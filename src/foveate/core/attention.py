@@ -31,7 +31,9 @@ def attend_and_score(
     rows = max(1, STREAM_ELEMENTS // max(1, b * heads * k.shape[2]))
     outputs, received = [], torch.zeros((), device=q.device)
     for start in range(0, n, rows):
-        weights = attention_weights(q[:, :, start : start + rows], k, bias=bias, scale=scale)
+        part = slice(start, start + rows)
+        own_bias = bias[:, :, part] if bias is not None and bias.shape[2] > 1 else bias
+        weights = attention_weights(q[:, :, part], k, bias=own_bias, scale=scale)
         received = received + weights.sum(dim=(1, 2))
         outputs.append(drop(weights.to(v.dtype), dropout, training=dropout > 0) @ v)
     return (outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)), received

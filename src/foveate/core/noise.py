@@ -14,9 +14,10 @@ def counter_uniform(n: int, seed: int, stream: int, device: torch.device | None 
     A 32-bit multiply-xorshift finaliser over the counter. Built from tensor operations on int64, so it traces and
     exports; no state means no lock, no order of calls, no difference between threads or batches.
     """
-    start = (seed * 0x9E3779B1 + stream * 0x85EBCA77) & _MASK
+    # factors of their own: a seed must not be a step of the counter, nor of the stream
+    start = (seed * 0xC2B2AE3D + stream * 0x27D4EB2F) & _MASK
     x = (torch.arange(n, device=device) * 0x9E3779B1 + start) & _MASK
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
         x = ((x ^ (x >> shift)) * factor) & _MASK
     x = x ^ (x >> 16)
-    return (x >> 8).float().add(0.5) / 2**24  # 24 bits fit float32 exactly; the half keeps 0 and 1 out
+    return (x >> 9).float().add(0.5) / 2**23  # 23 bits and the half that keeps 0 and 1 out fit float32 exactly

@@ -27,7 +27,7 @@ def keep_topk_fuse_rest(score: Tensor, k: int, normalize: bool = False) -> Assig
         kept = kept.scatter(1, score.topk(k, dim=1).indices, True)
     owner = torch.where(kept, kept.cumsum(1) - 1, k)
     # a zero weight would read as "no edge", and a fused token must stay traceable
-    weight = torch.where(kept, 1.0, score.clamp(min=torch.finfo(torch.float32).tiny).float())
+    weight = torch.where(kept, 1.0, score.float().clamp(min=torch.finfo(torch.float32).tiny))
     return weighted_means(owner, k + 1, weight) if normalize else partition(owner, k + 1, weight)
 
 

@@ -58,6 +58,8 @@ def _convert(value: object, kind: object, where: str) -> object:
         if isinstance(kind, type) and issubclass(kind, Enum):
             return kind(value)
         if kind in (int, float) and not isinstance(value, bool):
+            if kind is int and isinstance(value, float) and not value.is_integer():
+                raise ValueError(value)
             return kind(value)  # type: ignore[call-overload, arg-type]
     except (ValueError, TypeError):
         pass

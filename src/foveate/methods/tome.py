@@ -18,8 +18,9 @@ class ToMe(Method):
     Tokens at alternating positions of the whole sequence form two halves; each token of the first proposes to its
     nearest in the second, by the cosine of keys averaged over heads, and the best proposals merge into means
     weighted by size. The stripped prefix tokens count in the alternation, as they do in the original, so the
-    halves are the original's. Deviation: prefix tokens beyond the class token (distillation, registers), which the
-    original does not know, are never merged either.
+    halves are the original's. Deviations: registers, which the original does not know, are never merged; and on a
+    model without a class token the tokens that stay keep their order, where the original leaves them in order of
+    similarity.
     """
 
     carry: bool = True
@@ -43,10 +44,10 @@ class ToMe(Method):
         return n - n // 2
 
     def spread(self, strength: float, depth: int, n: int) -> tuple[int, ...]:
-        """The original's shape: the same number removed in every block, as near as whole tokens allow."""
+        """The original's shape: the same number removed in every block, up to half of the first count."""
         counts, current = [], n
         for block in range(depth):
-            wanted = round(n * (1 - strength * (block + 1) / depth))
+            wanted = round(n - strength * n / 2 * (block + 1))
             current = max(1, self.fewest(current), min(current, wanted))
             counts.append(current)
         return tuple(counts)
