@@ -178,7 +178,7 @@ class _Runner:
 
 
 def _size_after(size: Tensor | None, assignment: Assignment, tokens: Tensor) -> Tensor | None:
-    if size is None and assignment.dst is None:
+    if size is None and assignment.selects:
         return None  # a selection of single patches: every size is still one
     if size is None:
         size = torch.ones(tokens.shape[0], assignment.num_in, device=tokens.device)

@@ -2,8 +2,8 @@
 
 from foveate.core.assignment import (
     Assignment,
-    anchored_means,
     compose,
+    joined_means,
     partition,
     pool,
     pool_size,
@@ -21,13 +21,13 @@ from foveate.core.select import keep_proportional, keep_random, keep_topk, keep_
 
 __all__ = [
     "Assignment",
-    "anchored_means",
     "attend",
     "attend_and_score",
     "attention_weights",
     "class_row",
     "compose",
     "counter_uniform",
+    "joined_means",
     "keep_proportional",
     "keep_random",
     "keep_topk",

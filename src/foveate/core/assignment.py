@@ -8,12 +8,20 @@ one ``pool`` applies them all, one ``unpool`` spreads features back, and one ``c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 Reduce = Literal["sum", "max"]
+
+
+class Joining(NamedTuple):
+    """Tokens that join slots others began: slot j becomes the mean of its first token and of those that join it."""
+
+    src: Tensor  # (B, R) token that joins
+    dst: Tensor  # (B, R) slot it joins
+    weight: Tensor  # (B, R) its share of that slot; the first token has what is left of one
 
 
 @dataclass(frozen=True)
@@ -24,6 +32,7 @@ class Assignment:
     ``src=None``: edge e leaves token e (every token has one edge: merging, clustering);
     ``dst=None``: edge e reaches slot e (every slot has one edge: selection);
     ``weight=None``: every weight is one.
+    Where a few tokens merge into many that stay, ``joining`` holds the few, on top of a selection.
     An edge of weight zero is no edge: it pads images that have fewer edges than others.
     """
 
@@ -32,11 +41,7 @@ class Assignment:
     weight: Tensor | None  # (B, E)
     num_in: int
     num_out: int
-    anchored: bool = False
-    """Every token has one edge, edge j < num_out reaches slot j, and the weights of each slot sum to one.
-
-    Pooling then starts from the first token of each slot and adds only what the few others change.
-    """
+    joining: Joining | None = None
 
     def __post_init__(self) -> None:
         shapes = {tuple(t.shape) for t in (self.src, self.dst, self.weight) if t is not None}
@@ -48,6 +53,13 @@ class Assignment:
             # an absent side numbers the edges, so their number must equal the tokens or slots it numbers
             if edges is None and shapes and (other := next(iter(shapes))[1]) != ends:
                 raise ValueError(f"An Assignment without {name} needs {ends} edges, one for each; got {other}.")
+        if self.joining is not None and (self.dst is not None or self.weight is not None or self.src is None):
+            raise ValueError("Tokens join a selection: an Assignment with joining has neither dst nor weight.")
+
+    @property
+    def selects(self) -> bool:
+        """Whether every slot is one token as it is."""
+        return self.src is not None and self.dst is None and self.weight is None and self.joining is None
 
     def edges(self, batch: int, device: torch.device | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """The three fields written out in full, each (B, E)."""
@@ -58,19 +70,24 @@ class Assignment:
         src = running if self.src is None else self.src
         dst = running if self.dst is None else self.dst
         weight = torch.ones(batch, count, device=device) if self.weight is None else self.weight
-        return src, dst, weight
+        if self.joining is None:
+            return src, dst, weight
+        more = self.joining
+        weight = weight.to(more.weight).scatter_add(1, more.dst, -more.weight)
+        return tuple(torch.cat(pair, dim=1) for pair in zip((src, dst, weight), more, strict=True))  # type: ignore[return-value]
 
     def behind_prefix(self, prefix: int) -> Assignment:
         """The same edges for a sequence whose first ``prefix`` tokens stay as they are."""
         if prefix == 0:
             return self
+        more = self.joining
         return Assignment(
             _prepend_range(self.src, prefix),
             _prepend_range(self.dst, prefix),
             None if self.weight is None else torch.nn.functional.pad(self.weight, (prefix, 0), value=1.0),
             self.num_in + prefix,
             self.num_out + prefix,
-            self.anchored,
+            None if more is None else Joining(more.src + prefix, more.dst + prefix, more.weight),
         )
 
 
@@ -91,54 +108,47 @@ def weighted_means(owner: Tensor, num_out: int, weight: Tensor | None = None) ->
     return partition(owner, num_out, raw / take(total, owner).squeeze(-1))
 
 
-def anchored_means(
-    anchor: Tensor, joining: Tensor, slot: Tensor, num_in: int, weight: Tensor | None = None
-) -> Assignment:
-    """Slot j is the mean of token ``anchor[j]`` (B, K) and of the tokens ``joining`` (B, R) whose ``slot`` is j.
+def joined_means(first: Tensor, joining: Tensor, slot: Tensor, num_in: int, weight: Tensor | None = None) -> Assignment:
+    """Slot j is the mean of token ``first[j]`` (B, K) and of the tokens ``joining`` (B, R) whose ``slot`` is j.
 
     The mean is weighted by ``weight`` (B, num_in). For merging a few of many tokens this says, and costs, less than
-    ``weighted_means``; every token must be an anchor or join one.
+    ``weighted_means``.
     """
-    b, k = anchor.shape
-    src = torch.cat([anchor, joining], dim=1)
-    dst = torch.cat([torch.arange(k, device=anchor.device).expand(b, k), slot], dim=1)
-    raw = torch.ones(src.shape, device=src.device) if weight is None else weight.gather(1, src)
-    total = raw[:, :k].scatter_add(1, slot, raw[:, k:])
-    return Assignment(src, dst, raw / total.gather(1, dst), num_in, k, anchored=True)
+    if weight is None:
+        total, part = torch.ones(first.shape, device=first.device), torch.ones(slot.shape, device=slot.device)
+    else:
+        total, part = weight.gather(1, first), weight.gather(1, joining)
+    share = part / total.scatter_add(1, slot, part).gather(1, slot)
+    return Assignment(first, None, None, num_in, first.shape[1], Joining(joining, slot, share))
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:
     """Rows ``index`` (B, K) of x (B, N, C), as (B, K, C)."""
     b, n, c = x.shape
     # one flat index_select: three times as fast on a CPU as gather with an expanded index
-    return x.reshape(b * n, c).index_select(0, _flat(index, n)).view(b, index.shape[1], c)
+    return x.reshape(b * n, c).index_select(0, _flat(index, n).reshape(-1)).view(b, index.shape[1], c)
 
 
-def pool(x: Tensor, a: Assignment, reduce: Reduce = "sum") -> Tensor:
-    """Apply ``a`` to tokens x (B, N, C): (B, num_out, C). ``reduce="max"`` takes maxima over edges, not sums."""
-    _check_tokens(x, a.num_in, "pool", "input tokens")
-    if a.anchored and reduce == "sum":
-        return _pool_anchored(x, a)
-    rows = x if a.src is None else take(x, a.src)
-    if reduce == "max":
-        return _max_into_slots(rows, a).to(x.dtype)
-    if a.weight is not None:
-        rows = rows * a.weight.unsqueeze(-1)  # float32 weights lift half precision, so sums keep their digits
-    elif a.dst is not None and rows.dtype in (torch.float16, torch.bfloat16):
-        rows = rows.float()
-    if a.dst is not None:
-        rows = _add_into_slots(rows, a.dst, a.num_out)
-    return rows.to(x.dtype)
+def pool(x: Tensor, a: Assignment, reduce: Reduce = "sum", prefix: int = 0) -> Tensor:
+    """Apply ``a`` to tokens x (B, prefix + N, C), leaving the first ``prefix`` alone: (B, prefix + num_out, C).
+
+    ``reduce="max"`` takes maxima over edges instead of weighted sums.
+    """
+    _check_tokens(x, a.num_in + prefix, "pool", "input tokens")
+    if reduce == "sum" and a.selects:
+        return _pick(x, a, prefix)
+    if reduce == "sum" and a.joining is not None:
+        return _pick_and_join(x, a, a.joining, prefix)
+    return _sum_or_max(x, a.behind_prefix(prefix), reduce)
 
 
 def pool_size(size: Tensor, a: Assignment) -> Tensor:
     """How many patches each slot stands for, from ``size`` (B, N); a token with several edges shares its size."""
-    if a.dst is None and a.src is not None and a.weight is None:  # selection
-        return take(size.unsqueeze(-1), a.src).squeeze(-1)
+    if a.joining is not None and a.src is not None:
+        return size.gather(1, a.src).scatter_add(1, a.joining.dst, size.gather(1, a.joining.src))
+    if a.selects and a.src is not None:
+        return size.gather(1, a.src)
     src, dst, weight = a.edges(size.shape[0], size.device)
-    if a.anchored:
-        members = size.gather(1, src)
-        return members[:, : a.num_out].scatter_add(1, dst[:, a.num_out :], members[:, a.num_out :])
     part = _shares(a, src, weight).unsqueeze(-1) * take(size.unsqueeze(-1), src)
     return _add_into_slots(part, dst, a.num_out).squeeze(-1)
 
@@ -184,15 +194,40 @@ def slot_weights(a: Assignment, batch: int, device: torch.device | None = None) 
     return _add_into_slots(weight.unsqueeze(-1), dst, a.num_out).squeeze(-1)
 
 
-def _pool_anchored(x: Tensor, a: Assignment) -> Tensor:
-    """y_j = x_anchor + sum over the others e of w_e (x_e - x_anchor), the same mean in fewer operations."""
-    k, (b, _, c) = a.num_out, x.shape
-    src, dst, weight = a.edges(b)
-    anchors, slot = take(x, src[:, :k]), _flat(dst[:, k:], k)
-    rows = anchors.view(b * k, c)
-    others = x.reshape(-1, c).index_select(0, _flat(src[:, k:], a.num_in))
-    change = (others - rows.index_select(0, slot)) * weight[:, k:].reshape(-1, 1)
-    return rows.index_add_(0, slot, change.to(x.dtype)).view(b, k, c)
+def _pick(x: Tensor, a: Assignment, prefix: int) -> Tensor:
+    """Prefix and selected tokens by one index_select."""
+    assert a.src is not None
+    b, n, c = x.shape
+    index = _flat(a.src, n, prefix)
+    if prefix:
+        index = torch.cat([_flat(_range(prefix, b, x.device), n), index], dim=1)
+    return x.reshape(b * n, c).index_select(0, index.view(-1)).view(b, prefix + a.num_out, c)
+
+
+def _pick_and_join(x: Tensor, a: Assignment, more: Joining, prefix: int) -> Tensor:
+    """y_j = x_first + sum over joining e of w_e (x_e - x_first): the mean, at the cost of the few that join."""
+    b, n, c = x.shape
+    y = _pick(x, a, prefix)
+    rows = y.view(-1, c)
+    slot = _flat(more.dst, prefix + a.num_out, prefix).view(-1)
+    others = x.reshape(b * n, c).index_select(0, _flat(more.src, n, prefix).view(-1))
+    change = (others - rows.index_select(0, slot)) * more.weight.reshape(-1, 1)
+    return rows.index_add_(0, slot, change.to(x.dtype)).view(y.shape)
+
+
+def _sum_or_max(x: Tensor, a: Assignment, reduce: Reduce) -> Tensor:
+    if a.joining is not None:
+        a = Assignment(*a.edges(x.shape[0]), a.num_in, a.num_out)
+    rows = x if a.src is None else take(x, a.src)
+    if reduce == "max":
+        return _max_into_slots(rows, a).to(x.dtype)
+    if a.weight is not None:
+        rows = rows * a.weight.unsqueeze(-1)  # float32 weights lift half precision, so sums keep their digits
+    elif a.dst is not None and rows.dtype in (torch.float16, torch.bfloat16):
+        rows = rows.float()
+    if a.dst is not None:
+        rows = _add_into_slots(rows, a.dst, a.num_out)
+    return rows.to(x.dtype)
 
 
 def _check_tokens(x: Tensor, expected: int, verb: str, what: str) -> None:
@@ -200,18 +235,21 @@ def _check_tokens(x: Tensor, expected: int, verb: str, what: str) -> None:
         raise ValueError(f"{verb}: the assignment has {expected} {what}; got a tensor of shape {tuple(x.shape)}.")
 
 
-def _flat(index: Tensor, n: int) -> Tensor:
-    """Row numbers of ``index`` (B, K) after (B, N, C) became (B * N, C)."""
+def _range(k: int, batch: int, device: torch.device) -> Tensor:
+    return torch.arange(k, device=device).expand(batch, k)
+
+
+def _flat(index: Tensor, n: int, shift: int = 0) -> Tensor:
+    """Row numbers of ``index`` (B, K), moved by ``shift``, after (B, N, C) became (B * N, C); still (B, K)."""
     if index.shape[0] == 1:
-        return index.reshape(-1)
-    offset = torch.arange(index.shape[0], device=index.device).unsqueeze(1) * n
-    return (index + offset).reshape(-1)
+        return index + shift if shift else index
+    return index + (torch.arange(index.shape[0], device=index.device) * n + shift).unsqueeze(1)
 
 
 def _add_into_slots(rows: Tensor, dst: Tensor, num_out: int) -> Tensor:
     b, e, c = rows.shape
     out = rows.new_zeros(b * num_out, c)
-    return out.index_add(0, _flat(dst, num_out), rows.reshape(b * e, c)).view(b, num_out, c)
+    return out.index_add(0, _flat(dst, num_out).reshape(-1), rows.reshape(b * e, c)).view(b, num_out, c)
 
 
 def _max_into_slots(rows: Tensor, a: Assignment) -> Tensor:
@@ -221,7 +259,7 @@ def _max_into_slots(rows: Tensor, a: Assignment) -> Tensor:
     if a.dst is None:
         return rows
     out = rows.new_full((b * a.num_out, c), -torch.inf)
-    index = _flat(a.dst, a.num_out).unsqueeze(-1).expand(-1, c)
+    index = _flat(a.dst, a.num_out).reshape(-1, 1).expand(-1, c)
     return out.scatter_reduce(0, index, rows.reshape(-1, c), "amax").view(b, a.num_out, c)
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from foveate.core.assignment import Assignment, anchored_means
+from foveate.core.assignment import Assignment, joined_means
 
 
 def merge_most_similar(metric: Tensor, keep: int, size: Tensor | None = None, phase: int = 0) -> Assignment:
@@ -23,17 +23,17 @@ def merge_most_similar(metric: Tensor, keep: int, size: Tensor | None = None, ph
         raise ValueError(f"Bipartite matching merges at most half of the tokens: {n // 2} of {n}, got {merges}.")
     if targets == 0:  # a single token
         token, none = metric.new_zeros(b, 1, dtype=torch.long), metric.new_zeros(b, 0, dtype=torch.long)
-        return anchored_means(token, none, none, n, size)
+        return joined_means(token, none, none, n, size)
     if metric.dtype in (torch.float16, torch.bfloat16):
         metric = metric.float()  # squares of half-precision keys overflow
     unit = normalize(metric, dim=-1)
-    best, target = (unit[:, phase::2] @ unit[:, 1 - phase :: 2].transpose(1, 2)).max(dim=-1)
+    best, target = torch.bmm(unit[:, phase::2], unit[:, 1 - phase :: 2].transpose(1, 2)).max(dim=-1)
     order = best.argsort(dim=1, descending=True, stable=True)
-    joining, staying = order[:, :merges], order[:, merges:].sort(dim=1).values
+    slot = target.gather(1, order[:, :merges]) + (sources - merges)
+    position = order * 2 + phase
+    staying = position[:, merges:].sort(dim=1).values
     destinations = torch.arange(1 - phase, n, 2, device=metric.device).expand(b, targets)
-    anchor = torch.cat([staying * 2 + phase, destinations], dim=1)
-    slot = target.gather(1, joining) + (sources - merges)
-    return anchored_means(anchor, joining * 2 + phase, slot, n, size)
+    return joined_means(torch.cat([staying, destinations], dim=1), position[:, :merges], slot, n, size)
 
 
 def halves(n: int, phase: int) -> tuple[int, int]:

@@ -97,7 +97,7 @@ class Method(ABC):
 
     def combine(self, view: BlockView, assignment: Assignment) -> Tensor:
         """The new sequence, (B, P + keep, C): weighted sums over the edges unless a method says otherwise."""
-        return pool(view.tokens, assignment.behind_prefix(view.prefix))
+        return pool(view.tokens, assignment, prefix=view.prefix)
 
     def build(self, step: StepShape, block: int) -> nn.Module | None:
         """The module this block's reduction learns, seen again as ``view.module``; None for most methods.

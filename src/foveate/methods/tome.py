@@ -32,7 +32,7 @@ class ToMe(Method):
         return frozenset({"keys"})
 
     def assign(self, view: BlockView, keep: int) -> Assignment:
-        metric = view.keys.mean(dim=1)
+        metric = view.keys.sum(dim=1)  # the cosine of sums is that of means
         # phase: sources sit at even positions of the whole sequence, and `prefix` tokens stand in front of ours
         return merge_most_similar(metric, keep, view.size, phase=view.prefix % 2)
 
