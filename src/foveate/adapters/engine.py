@@ -89,6 +89,7 @@ class _Runner:
         self.has_cls = adapter.has_cls(model)
         self.method = reduction.method
         self.modules = reduction.modules_by_block
+        self.tracks_size = self.method.uses_size or reduction.shape.head_reads_patches
         self.plan = reduction.plan_for(tokens.shape[1] - self.prefix)
 
     def run(self, block: nn.Module, stream: Stream, index: int) -> BlockOutput:
@@ -170,7 +171,7 @@ class _Runner:
         )
         assignment = self.method.assign(view, self.plan.counts[index])
         tokens = self.method.combine(view, assignment)
-        size = _size_after(stream.size, assignment, tokens)
+        size = _size_after(stream.size, assignment, tokens) if self.tracks_size else None
         if size is None or not self.method.carries_size:
             return Stream(tokens, size), Step(assignment, view.patches)
         bias = log_size_bias(size, self.prefix, tokens.dtype)
@@ -178,6 +179,8 @@ class _Runner:
 
 
 def _size_after(size: Tensor | None, assignment: Assignment, tokens: Tensor) -> Tensor | None:
+    if assignment.sizes is not None:
+        return assignment.sizes
     if size is None and assignment.selects:
         return None  # a selection of single patches: every size is still one
     if size is None:

@@ -42,6 +42,8 @@ class Assignment:
     num_in: int
     num_out: int
     joining: Joining | None = None
+    sizes: Tensor | None = None
+    """(B, num_out) sizes of the slots, where they fell out on the way; ``pool_size`` computes them otherwise."""
 
     def __post_init__(self) -> None:
         shapes = {tuple(t.shape) for t in (self.src, self.dst, self.weight) if t is not None}
@@ -108,18 +110,19 @@ def weighted_means(owner: Tensor, num_out: int, weight: Tensor | None = None) ->
     return partition(owner, num_out, raw / take(total, owner).squeeze(-1))
 
 
-def joined_means(first: Tensor, joining: Tensor, slot: Tensor, num_in: int, weight: Tensor | None = None) -> Assignment:
+def joined_means(first: Tensor, joining: Tensor, slot: Tensor, num_in: int, size: Tensor | None = None) -> Assignment:
     """Slot j is the mean of token ``first[j]`` (B, K) and of the tokens ``joining`` (B, R) whose ``slot`` is j.
 
-    The mean is weighted by ``weight`` (B, num_in). For merging a few of many tokens this says, and costs, less than
+    The mean is weighted by ``size`` (B, num_in). For merging a few of many tokens this says, and costs, less than
     ``weighted_means``.
     """
-    if weight is None:
-        total, part = torch.ones(first.shape, device=first.device), torch.ones(slot.shape, device=slot.device)
+    if size is None:
+        own, part = torch.ones(first.shape, device=first.device), torch.ones(slot.shape, device=slot.device)
     else:
-        total, part = weight.gather(1, first), weight.gather(1, joining)
-    share = part / total.scatter_add(1, slot, part).gather(1, slot)
-    return Assignment(first, None, None, num_in, first.shape[1], Joining(joining, slot, share))
+        own, part = size.gather(1, first), size.gather(1, joining)
+    total = own.scatter_add(1, slot, part)
+    more = Joining(joining, slot, part / total.gather(1, slot))
+    return Assignment(first, None, None, num_in, first.shape[1], more, total)
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:
@@ -149,8 +152,9 @@ def pool_size(size: Tensor, a: Assignment) -> Tensor:
     if a.selects and a.src is not None:
         return size.gather(1, a.src)
     src, dst, weight = a.edges(size.shape[0], size.device)
-    part = _shares(a, src, weight).unsqueeze(-1) * take(size.unsqueeze(-1), src)
-    return _add_into_slots(part, dst, a.num_out).squeeze(-1)
+    part = size if a.src is None else size.gather(1, src)
+    part = part * _shares(a, src, weight)
+    return part.new_zeros(part.shape[0], a.num_out).scatter_add(1, dst, part)
 
 
 def unpool(y: Tensor, a: Assignment, fill: Tensor | None = None) -> Tensor:

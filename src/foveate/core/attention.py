@@ -52,7 +52,7 @@ def log_size_bias(size: Tensor, prefix: int, dtype: torch.dtype) -> Tensor:
     A token that stands for s patches then weighs as much as s equal tokens would:
     exp(q.k + log s) = s exp(q.k).
     """
-    return pad(size.log(), (prefix, 0)).to(dtype)[:, None, None, :]
+    return pad(size.log(), (prefix, 0)).to(dtype).view(size.shape[0], 1, 1, -1)
 
 
 def key_mask_bias(keep: Tensor, dtype: torch.dtype) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import rms_norm
 
 from foveate.core.assignment import Assignment, joined_means
 
@@ -26,7 +26,7 @@ def merge_most_similar(metric: Tensor, keep: int, size: Tensor | None = None, ph
         return joined_means(token, none, none, n, size)
     if metric.dtype in (torch.float16, torch.bfloat16):
         metric = metric.float()  # squares of half-precision keys overflow
-    unit = normalize(metric, dim=-1)
+    unit = rms_norm(metric, metric.shape[-1:], eps=1e-24)  # of one length, by one operation
     best, target = torch.bmm(unit[:, phase::2], unit[:, 1 - phase :: 2].transpose(1, 2)).max(dim=-1)
     order = best.argsort(dim=1, descending=True, stable=True)
     slot = target.gather(1, order[:, :merges]) + (sources - merges)

@@ -39,7 +39,7 @@ class BlockView:
 
     tokens: Tensor  # (B, P + N, C) the whole sequence
     prefix: int  # P: class, distillation and register tokens in front, never reduced
-    size: Tensor | None  # (B, N) patches each token stands for; None while every token is one patch
+    size: Tensor | None  # (B, N) patches each token stands for; None while all are one, or if not ``uses_size``
     block: int  # index of the block, from 0
     has_cls: bool
     module: nn.Module | None = None  # this block's module, for methods that learn
@@ -86,6 +86,11 @@ class Method(ABC):
     def carries_size(self) -> bool:
         """Whether later attention adds log(size), so that a merged token keeps its members' weight."""
         return bool(getattr(self, "carry", False))
+
+    @property
+    def uses_size(self) -> bool:
+        """Whether it reads ``view.size``, or has later attention read it; nobody else's sizes are tracked."""
+        return self.carries_size
 
     def needs(self, has_cls: bool) -> frozenset[Need]:
         """What it reads from attention, on a model with or without a class token."""

@@ -28,6 +28,10 @@ class ToMe(Method):
 
     site: ClassVar[Site] = Site.POST_ATTN
 
+    @property
+    def uses_size(self) -> bool:
+        return True  # means are weighted by size, also where attention is not
+
     def needs(self, has_cls: bool) -> frozenset[Need]:
         return frozenset({"keys"})
 
