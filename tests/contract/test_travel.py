@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 import foveate as fv
 from foveate.adapters import find_adapter
@@ -96,22 +98,34 @@ def test_eight_threads_sharing_one_model_get_the_single_thread_result(pair):
             assert torch.equal(got, want)
 
 
-@few_pairs
+@pytest.mark.parametrize("pair", [p for p in FEW_PAIRS if p[1] != "torchvision"], ids=pair_id)  # which has none
 def test_activation_checkpointing_gives_the_same_gradients(pair):
     method, family = pair
     model = reduced(family, method).train()
     plain = gradients(model)
-    if hasattr(model, "set_grad_checkpointing"):
+    if family.startswith("timm"):
         model.set_grad_checkpointing(True)
-    elif hasattr(model, "gradient_checkpointing_enable"):
-        model.gradient_checkpointing_enable()
     else:
-        pytest.skip("torchvision's model has no activation checkpointing")
+        model.gradient_checkpointing_enable()
     assert find_adapter(model).checkpointing(model)
     again = gradients(model)
     assert plain.keys() == again.keys()
     for name, gradient in plain.items():
         torch.testing.assert_close(gradient, again[name])
+
+
+@pytest.mark.parametrize("family", ONE_PER_LIBRARY)
+def test_distributed_data_parallel_gives_the_same_gradients(family, tmp_path):
+    model = reduced(family, fv.ToMe())
+    plain = gradients(model)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        parallel = gradients(DistributedDataParallel(model, find_unused_parameters=True))
+    finally:
+        dist.destroy_process_group()
+    assert {f"module.{name}" for name in plain} == set(parallel)
+    for name, gradient in plain.items():
+        torch.testing.assert_close(parallel[f"module.{name}"], gradient)
 
 
 @few_pairs
