@@ -57,7 +57,10 @@ def encode(adapter: Adapter, model: Any, images: Tensor, *, record: bool = False
         raise ValueError(f"The batch is empty: images have shape {tuple(images.shape)}. Give at least one image.")
     tokens = adapter.embed(model, images, **embed_options)
     reduction = reduction_of(model)
-    run = (_Untouched(adapter.ops(model)) if reduction is None else _Runner(adapter, model, reduction, tokens)).run
+    if reduction is None:
+        run = _Untouched(adapter.ops(model)).run
+    else:
+        run = _Runner(adapter, model, reduction, tokens, record).run
     recompute = adapter.checkpointing(model) and model.training
     output, blocks = BlockOutput(Stream(tokens)), []
     for index, block in enumerate(adapter.blocks(model)):
@@ -83,10 +86,11 @@ class _Untouched:
 class _Runner:
     """Runs single blocks of one reduced model, for one number of patches."""
 
-    def __init__(self, adapter: Adapter, model: Any, reduction: Reduction, tokens: Tensor) -> None:
+    def __init__(self, adapter: Adapter, model: Any, reduction: Reduction, tokens: Tensor, record: bool) -> None:
         self.ops = adapter.ops(model)
         self.prefix = adapter.num_prefix(model)
         self.has_cls = adapter.has_cls(model)
+        self.record = record
         self.method = reduction.method
         self.modules = reduction.modules_by_block
         self.tracks_size = self.method.uses_size or reduction.shape.head_reads_patches
@@ -102,9 +106,9 @@ class _Runner:
         if self.method.site is Site.KV:
             return self._reduce_keys_values(block, stream, index)
         if self.method.site is Site.PRE_BLOCK:
-            stream, step = self._reduce(stream, index)
+            stream, step = self._reduce(stream, {}, index)
             return BlockOutput(self._plain_block(block, stream), step)
-        return BlockOutput(*self._reduce(self._plain_block(block, stream), index))
+        return BlockOutput(*self._reduce(self._plain_block(block, stream), {}, index))
 
     def _plain_block(self, block: nn.Module, stream: Stream) -> Stream:
         if stream.bias is None:
@@ -115,15 +119,19 @@ class _Runner:
         return stream._replace(tokens=self.ops.mlp(block, x))
 
     def _reduce_after_attention(self, block: nn.Module, stream: Stream, index: int) -> BlockOutput:
+        # nothing here may hold queries, keys or scores: the MLP, which needs most memory, takes over theirs
+        stream, step = self._reduce(*self._attention_half(block, stream), index)
+        return BlockOutput(stream._replace(tokens=self.ops.mlp(block, stream.tokens)), step)
+
+    def _attention_half(self, block: nn.Module, stream: Stream) -> tuple[Stream, dict[str, Tensor]]:
         normed = self.ops.normed(block, stream.tokens)
         attended, scores = self._attend_with_scores(block, self.ops.project(block, normed), stream.bias)
         x = stream.tokens + self.ops.after_attention(block, attended, normed)
-        stream, step = self._reduce(stream._replace(tokens=x), index, **scores)
-        return BlockOutput(stream._replace(tokens=self.ops.mlp(block, stream.tokens)), step)
+        return stream._replace(tokens=x), scores
 
     def _reduce_keys_values(self, block: nn.Module, stream: Stream, index: int) -> BlockOutput:
         normed = self.ops.normed(block, stream.tokens)
-        sources, step = self._reduce(Stream(normed), index)
+        sources, step = self._reduce(Stream(normed), {}, index)
         x = self._attend_to(block, stream.tokens, normed, sources)
         return BlockOutput(stream._replace(tokens=self.ops.mlp(block, x)), None, step)
 
@@ -131,11 +139,11 @@ class _Runner:
         """The last block where only prefix tokens are read: patch tokens serve as keys and values, and end there."""
         step = key_step = None
         if self.plan.acts_in(index) and self.method.site is Site.PRE_BLOCK:
-            stream, step = self._reduce(stream, index)
+            stream, step = self._reduce(stream, {}, index)
         normed = self.ops.normed(block, stream.tokens)
         sources = stream._replace(tokens=normed)
         if self.plan.acts_in(index) and self.method.site is Site.KV:
-            sources, key_step = self._reduce(Stream(normed), index)
+            sources, key_step = self._reduce(Stream(normed), {}, index)
         x = self._attend_to(block, stream.tokens[:, : self.prefix], normed[:, : self.prefix], sources)
         return BlockOutput(Stream(self.ops.mlp(block, x)), step, key_step)
 
@@ -165,17 +173,16 @@ class _Runner:
             scores["keys"] = heads.k[:, :, self.prefix :]
         return attended, scores
 
-    def _reduce(self, stream: Stream, index: int, **scores: Tensor) -> tuple[Stream, Step]:
-        view = BlockView(
-            stream.tokens, self.prefix, stream.size, index, self.has_cls, self.modules.get(index), **scores
-        )
+    def _reduce(self, stream: Stream, scores: dict[str, Tensor], index: int) -> tuple[Stream, Step | None]:
+        module = self.modules.get(index)
+        view = BlockView(stream.tokens, self.prefix, stream.size, index, self.has_cls, module, **scores)
         assignment = self.method.assign(view, self.plan.counts[index])
         tokens = self.method.combine(view, assignment)
         size = _size_after(stream.size, assignment, tokens) if self.tracks_size else None
-        if size is None or not self.method.carries_size:
-            return Stream(tokens, size), Step(assignment, view.patches)
-        bias = log_size_bias(size, self.prefix, tokens.dtype)
-        return Stream(tokens, size, bias), Step(assignment, view.patches)
+        bias = None
+        if size is not None and self.method.carries_size:
+            bias = log_size_bias(size, self.prefix, tokens.dtype)
+        return Stream(tokens, size, bias), Step(assignment, view.patches) if self.record else None
 
 
 def _size_after(size: Tensor | None, assignment: Assignment, tokens: Tensor) -> Tensor | None:
