@@ -66,11 +66,12 @@ def test_saving_again_replaces_and_leaves_one_set_of_weights(saved):
     assert len(list(saved.iterdir())) == 2
 
 
-def test_a_crash_while_saving_leaves_the_old_model(saved, monkeypatch):
+@pytest.mark.parametrize("step", ["save_file", "_replace"])
+def test_a_crash_while_saving_leaves_the_old_model(saved, monkeypatch, step):
     def crash(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(storage, "_replace", crash)
+    monkeypatch.setattr(storage, step, crash)
     with pytest.raises(KeyboardInterrupt):
         fv.save(fv.reduce_(make("torchvision"), fv.ToMe(), fv.RemovePerBlock(2)), saved)
     assert fv.load(saved).foveate.method == fv.EViT(carry=True)

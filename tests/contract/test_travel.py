@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import foveate as fv
@@ -82,6 +83,15 @@ def test_copies_pickles_and_saves_give_the_same_outputs(pair):
 
 
 @few_pairs
+def test_a_forward_pass_leaves_nothing_on_the_model(pair):
+    method, family = pair
+    model = reduced(family, method)
+    before = {name: set(vars(module)) for name, module in model.named_modules()}
+    main_output(model, images())
+    assert {name: set(vars(module)) for name, module in model.named_modules()} == before
+
+
+@few_pairs
 def test_eight_threads_sharing_one_model_get_the_single_thread_result(pair):
     method, family = pair
     model = reduced(family, method)
@@ -107,8 +117,11 @@ def test_activation_checkpointing_gives_the_same_gradients(pair):
         model.set_grad_checkpointing(True)
     else:
         model.gradient_checkpointing_enable()
-    assert find_adapter(model).checkpointing(model)
+    calls = []
+    last_block = find_adapter(model).blocks(model)[-1]
+    next(m for m in last_block.modules() if isinstance(m, nn.Linear)).register_forward_hook(lambda *_: calls.append(1))
     again = gradients(model)
+    assert len(calls) == 2, "once forward, once recomputed for the backward pass"
     assert plain.keys() == again.keys()
     for name, gradient in plain.items():
         torch.testing.assert_close(gradient, again[name])
