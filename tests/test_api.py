@@ -114,6 +114,15 @@ def test_deit_small_costs_what_the_papers_print():
     assert fv.cost(model).tokens == (197,) * 3 + (140,) * 3 + (100,) * 3 + (72,) * 3
 
 
+def test_the_exact_last_block_saves_seven_percent_of_a_vit_tiny():
+    import timm
+
+    model = timm.create_model("vit_tiny_patch16_224")
+    whole = fv.cost(model).macs
+    fv.reduce_(model, fv.ToMe(), fv.Keep({}), exact_last_block=True)
+    assert 1 - fv.cost(model).macs / whole == pytest.approx(0.07, abs=0.005)
+
+
 def test_the_trace_names_the_token_of_every_patch():
     model = fv.reduce_(make("timm-cls"), fv.EViT(fuse=False), fv.Keep({1: 10}))
     trace = fv.trace(model, images())

@@ -11,6 +11,7 @@ from torch import Tensor
 from foveate.core import (
     Assignment,
     counter_uniform,
+    fuse_rest,
     keep_proportional,
     keep_random,
     keep_topk,
@@ -198,3 +199,17 @@ def test_scores_that_are_not_numbers_still_give_valid_positions():
     assert pool(x, keep_topk(score, 3)).shape == (2, 3, 3)
     fused = pool(x, keep_topk_fuse_rest(score, 3))
     assert fused[:, 3].isnan().all()
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_any_selection_can_fuse_what_it_leaves(normalize):
+    generator = torch.Generator().manual_seed(0)
+    x, weight = torch.randn(2, 9, 3, generator=generator), torch.rand(2, 9, generator=generator)
+    for kept in (keep_random(2, 9, 4, seed=1, stream=2), keep_proportional(weight, 4, seed=1, stream=2)):
+        y = pool(x, fuse_rest(kept.src, weight, normalize))
+        assert torch.equal(y[:, :4], pool(x, kept))
+        for image in range(2):
+            rest = [i for i in range(9) if i not in kept.src[image].tolist()]
+            fused = sum(weight[image, i] * x[image, i] for i in rest)
+            scale = sum(weight[image, i] for i in rest) if normalize else 1.0
+            assert torch.allclose(y[image, 4], fused / scale, atol=1e-6)

@@ -17,7 +17,7 @@ from foveate.core.attention import attend, attend_and_score, attention_weights, 
 from foveate.core.match import merge_most_similar
 from foveate.core.noise import counter_uniform
 from foveate.core.scores import class_row
-from foveate.core.select import keep_proportional, keep_random, keep_topk, keep_topk_fuse_rest
+from foveate.core.select import fuse_rest, keep_proportional, keep_random, keep_topk, keep_topk_fuse_rest
 
 __all__ = [
     "Assignment",
@@ -27,6 +27,7 @@ __all__ = [
     "class_row",
     "compose",
     "counter_uniform",
+    "fuse_rest",
     "joined_means",
     "keep_proportional",
     "keep_random",

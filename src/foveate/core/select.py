@@ -16,19 +16,23 @@ def keep_topk(score: Tensor, k: int) -> Assignment:
 
 
 def keep_topk_fuse_rest(score: Tensor, k: int, normalize: bool = False) -> Assignment:
-    """Keep the k best tokens and fuse the others into slot k: k + 1 slots.
+    """Keep the k best tokens of ``score`` (B, N) and fuse the others into slot k, weighted by their score."""
+    _check_k("keep_topk_fuse_rest", k, score.shape[1])
+    return fuse_rest(score.topk(k, dim=1).indices, score, normalize)
 
-    x_fused = sum over fused i of score_i x_i, with weights scaled to sum to one if ``normalize``.
+
+def fuse_rest(kept: Tensor, weight: Tensor, normalize: bool = False) -> Assignment:
+    """Keep the tokens ``kept`` (B, K), in their original order, and fuse all others into slot K: K + 1 slots.
+
+    x_fused = sum over fused i of weight_i x_i, with weights (B, N) scaled to sum to one if ``normalize``. Works behind
+    any selection: ``fuse_rest(keep_random(...).src, weight)``.
     """
-    b, n = score.shape
-    _check_k("keep_topk_fuse_rest", k, n)
-    kept = torch.zeros(b, n, dtype=torch.bool, device=score.device)
-    if k:
-        kept = kept.scatter(1, score.topk(k, dim=1).indices, True)
-    owner = torch.where(kept, kept.cumsum(1) - 1, k)
+    k = kept.shape[1]
+    is_kept = torch.zeros(weight.shape, dtype=torch.bool, device=weight.device).scatter(1, kept, True)
+    owner = torch.where(is_kept, is_kept.cumsum(1) - 1, k)
     # a zero weight would read as "no edge", and a fused token must stay traceable
-    weight = torch.where(kept, 1.0, score.float().clamp(min=torch.finfo(torch.float32).tiny))
-    return weighted_means(owner, k + 1, weight) if normalize else partition(owner, k + 1, weight)
+    edge = torch.where(is_kept, 1.0, weight.float().clamp(min=torch.finfo(torch.float32).tiny))
+    return weighted_means(owner, k + 1, edge) if normalize else partition(owner, k + 1, edge)
 
 
 def keep_random(batch: int, n: int, k: int, seed: int, stream: int, device: torch.device | None = None) -> Assignment:
