@@ -7,6 +7,7 @@ count it can reach, so that one schedule means the right thing for each of them.
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -18,14 +19,14 @@ class PlanError(ValueError):
     """A schedule that this model, or this method, cannot follow."""
 
 
-class Schedule:
+class Schedule(ABC):
     """A rule for the counts. ``kind`` is its name on the command line and in saved files."""
 
     kind: ClassVar[str]
 
+    @abstractmethod
     def counts(self, method: Method, depth: int, n: int) -> tuple[int, ...]:
         """Patch tokens after each of ``depth`` blocks, from ``n`` at the start (at the kv site: keys in each)."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, init=False)
@@ -143,6 +144,9 @@ class Budget(Schedule):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
             hint = f" For {value} % write {value / 100}." if _is_percent(value) else ""
             raise PlanError(f"Budget.fraction is a share of the MACs, in (0, 1]; got {value!r}.{hint}")
+
+    def counts(self, method: Method, depth: int, n: int) -> tuple[int, ...]:
+        raise PlanError(f"{self!r} depends on the model's cost; foveate.cost.make_plan resolves it.")
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,15 @@ def test_the_head_can_be_replaced_after_reducing():
     assert fv.cost(model).macs < fv.cost(fv.restore_(model)).macs
 
 
+def test_the_kind_of_pooling_cannot_change_under_a_plan_made_for_another():
+    model = fv.reduce_(make("timm-cls"), fv.EViT(), SCHEDULE, exact_last_block=True)
+    with pytest.raises(ValueError, match=r"cannot change to 'avg'.*restore_"):
+        model.reset_classifier(5, "avg")
+    assert model.head.out_features == 7
+    model.reset_classifier(5, "token")
+    assert model(images()).shape == (3, 5)
+
+
 def test_distilled_training_still_returns_both_predictions():
     model = fv.reduce_(make("timm-distilled"), fv.ToMe(), SCHEDULE).train()
     model.set_distilled_training(True)

@@ -93,6 +93,15 @@ class ReducedTimm(Reduced):
         size = tagged_size(x) if _head_weighs_tokens(self) else None
         return self._foveate_head(x, size, pre_logits)
 
+    def reset_classifier(self: Any, num_classes: int, global_pool: str | None = None) -> None:
+        """A new classifier; the kind of pooling was part of the plan, so it stays until ``restore_``."""
+        if global_pool not in (None, self.global_pool):
+            raise ValueError(
+                f"This model was reduced for pooling by {self.global_pool!r} and cannot change to {global_pool!r}. "
+                "Call restore_(model), reset the classifier, and reduce it again."
+            )
+        super().reset_classifier(num_classes, global_pool)  # type: ignore[misc]
+
     def _foveate_head(self: Any, tokens: Tensor, size: Tensor | None, pre_logits: bool = False) -> Any:
         if isinstance(self, VisionTransformerDistilled) or not _head_weighs_tokens(self):
             return super().forward_head(tokens, pre_logits)  # type: ignore[misc]
