@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import rms_norm
 
 from foveate.core.assignment import Assignment, joined_means
 
@@ -24,9 +23,10 @@ def merge_most_similar(metric: Tensor, keep: int, size: Tensor | None = None, ph
     if targets == 0:  # a single token
         token, none = metric.new_zeros(b, 1, dtype=torch.long), metric.new_zeros(b, 0, dtype=torch.long)
         return joined_means(token, none, none, n, size)
+    metric = metric.detach()  # only indices come of it
     if metric.dtype in (torch.float16, torch.bfloat16):
         metric = metric.float()  # squares of half-precision keys overflow
-    unit = rms_norm(metric, metric.shape[-1:], eps=1e-24)  # of one length, by one operation
+    unit = metric / torch.linalg.vector_norm(metric, dim=-1, keepdim=True).clamp_min_(1e-12)
     best, target = torch.bmm(unit[:, phase::2], unit[:, 1 - phase :: 2].transpose(1, 2)).max(dim=-1)
     order = best.argsort(dim=1, descending=True, stable=True)
     slot = target.gather(1, order[:, :merges]) + (sources - merges)
