@@ -87,6 +87,7 @@ def test_keeping_no_patch_is_legal_where_the_head_reads_the_class_token():
     assert fv.cost(model).tokens == (37, 37, 1, 1)
     assert model(images()).isfinite().all()
     assert fv.features(model, images()).isfinite().all()
+    assert (fv.trace(model, images()).owner(3) == -1).all()
 
 
 @pytest.mark.parametrize("fraction", [0.5, 0.65, 0.8, 0.95])

@@ -36,7 +36,7 @@ DEIT_S = ModelShape(
     has_cls=True,
     stem_macs_per_patch=768 * DIM,
     head_macs=384_000,
-    head_macs_per_token=0,
+    head_macs_per_patch=0,
     head_reads_patches=False,
 )
 METHODS = (EViT(), EViT(fuse=False), ToMe(), TopK(), RandomSelect(), FreeSlice())

@@ -73,6 +73,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "timm-mean": partial(_timm, class_token=False, global_pool="avg"),
     "timm-cls-mean": partial(_timm, global_pool="avg", pool_include_prefix=True),
     "timm-map": partial(_timm, class_token=False, global_pool="map"),
+    "timm-registers-map": partial(_timm, class_token=False, reg_tokens=4, global_pool="map"),
     "timm-tokens": partial(_timm, global_pool="", num_classes=0),
     "timm-distilled": partial(_timm, VisionTransformerDistilled),
     "timm-registers-layerscale": partial(_timm, reg_tokens=4, init_values=0.3, no_embed_class=True),

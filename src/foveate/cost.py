@@ -38,8 +38,8 @@ class ModelShape:
     num_prefix: int
     has_cls: bool
     stem_macs_per_patch: int
-    head_macs: int  # independent of the number of tokens
-    head_macs_per_token: int  # for every token the head reads
+    head_macs: int  # independent of the number of patch tokens
+    head_macs_per_patch: int  # for every patch token the head reads
     head_reads_patches: bool
 
     @property
@@ -98,7 +98,7 @@ def count(shape: ModelShape, plan: Plan, method: Method | None, params: int) -> 
         work, extra = _block_macs(shape, block, plan, method, index)
         total, own = total + work + extra, own + extra
     last = plan.tokens_after(shape.depth - 1)
-    total += shape.head_macs + shape.head_macs_per_token * (shape.num_prefix + last)
+    total += shape.head_macs + shape.head_macs_per_patch * last
     tokens = tuple(shape.num_prefix + plan.tokens_after(i) for i in range(shape.depth))
     return Cost(params, total, own, tokens)
 

@@ -16,6 +16,7 @@ READS_PATCHES = [
     "timm-mean",
     "timm-cls-mean",
     "timm-map",
+    "timm-registers-map",
     "hf-dinov2",
     "hf-dinov2-registers",
     "hf-clip-classifier",

@@ -1,6 +1,8 @@
 """What timm users expect of a reduced timm model, beyond the contract."""
 
+import dataclasses
 import math
+from typing import ClassVar
 
 import pytest
 import timm
@@ -9,6 +11,8 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 import foveate as fv
+from foveate.core import pool, selection
+from foveate.methods import Site
 from zoo import DIM, IMAGE, PATCH, PATCHES, images, make
 
 SCHEDULE = fv.KeepRate(0.6, blocks=(1, 2))
@@ -99,6 +103,34 @@ def test_the_kind_of_pooling_cannot_change_under_a_plan_made_for_another():
     assert model.head.out_features == 7
     model.reset_classifier(5, "token")
     assert model(images()).shape == (3, 5)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaled(fv.Method):
+    """A method that learns: it multiplies the tokens it keeps by a learned number of each block."""
+
+    site: ClassVar[Site] = Site.POST_BLOCK
+
+    def build(self, step, block):
+        return nn.ParameterDict({"factor": nn.Parameter(torch.full((), 1.0 + block))})
+
+    def assign(self, view, keep):
+        return selection(torch.arange(keep).expand(view.tokens.shape[0], keep), view.patches.shape[1])
+
+    def combine(self, view, assignment):
+        kept = pool(view.patches, assignment) * view.module["factor"]
+        return torch.cat([view.tokens[:, : view.prefix], kept], dim=1)
+
+
+def test_what_a_method_learns_lives_under_one_prefix_trains_and_goes_with_it():
+    plain = make("timm-cls")
+    model = fv.reduce_(make("timm-cls"), Scaled(), fv.Keep({1: 20, 2: 10}))
+    own = [key for key in model.state_dict() if key not in plain.state_dict()]
+    assert own == ["foveate.learned.1.factor", "foveate.learned.2.factor"]
+    assert [model.state_dict()[key].item() for key in own] == [2.0, 3.0]
+    model(images()).square().sum().backward()
+    assert all(model.get_parameter(key).grad.abs() > 0 for key in own)
+    assert list(fv.restore_(model).state_dict()) == list(plain.state_dict())
 
 
 def test_distilled_training_still_returns_both_predictions():

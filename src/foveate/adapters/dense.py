@@ -36,7 +36,8 @@ class Trace:
 
     ``trace.after(block)`` is one ``Assignment`` from the image's patches to the tokens there;
     ``trace.owner(block)`` says it patch by patch; ``trace.keys(block)`` is the same for keys, where a method
-    reduces keys and values alone.
+    reduces keys and values alone. Under ``exact_last_block`` no patch token leaves the last block; its entry is that of
+    the tokens which entered it.
     """
 
     grid: tuple[int, int]
@@ -89,14 +90,13 @@ class Trace:
         """
         a = self.after(block)
         src, dst, weight = a.edges(self.batch, self.device)
-        order = weight.argsort(dim=1, stable=True)  # later writes win: the heaviest edge last
+        order = weight.argsort(dim=1, stable=True)  # the heaviest edge of a patch has the highest rank
         src, dst, weight = (t.gather(1, order) for t in (src, dst, weight))
-        owner = torch.full((self.batch, a.num_in + 1), -1, device=src.device)
-        for image in range(self.batch):  # a scatter leaves the winner of repeated indices open
-            real = weight[image] != 0
-            for s, d in zip(src[image][real].tolist(), dst[image][real].tolist(), strict=True):
-                owner[image, s] = d
-        return owner[:, : a.num_in]
+        rank = torch.arange(src.shape[1], device=src.device).where(weight != 0, -1)
+        best = torch.full((self.batch, a.num_in), -1, device=src.device).scatter_reduce(1, src, rank, "amax")
+        if not src.shape[1]:
+            return best
+        return dst.gather(1, best.clamp(min=0)).where(best >= 0, -1)
 
     def _identity(self) -> Assignment:
         n = self.grid[0] * self.grid[1]

@@ -149,7 +149,7 @@ class HfAdapter(Adapter):
             has_cls=self.has_cls(model),
             stem_macs_per_patch=_patch_convolution(backbone).weight.numel(),
             head_macs=per_image,
-            head_macs_per_token=per_token,
+            head_macs_per_patch=per_token,
             head_reads_patches=VARIANTS[_class_name(model)].reads_patches,
         )
 

@@ -262,21 +262,16 @@ class TimmAdapter(Adapter):
         return int(model.in_chans), int(height), int(width)
 
     def shape(self, model: Any, num_patches: int) -> ModelShape:
-        per_token = per_image = 0
-        if model.attn_pool is not None:
-            per_token, per_image = _attention_pool_macs(model.attn_pool)
-        elif model.global_pool == "":
-            per_token = linear_macs(model.head)
-        if model.global_pool != "" or model.attn_pool is not None:
-            per_image += linear_macs(model.head, getattr(model, "head_dist", None))
+        per_token, per_image = _head_macs(model)
+        prefix_read = 0 if model.attn_pool is not None and not model.pool_include_prefix else self.num_prefix(model)
         return ModelShape(
             blocks=tuple(_block_shape(block) for block in model.blocks),
             num_patches=num_patches,
             num_prefix=self.num_prefix(model),
             has_cls=self.has_cls(model),
             stem_macs_per_patch=model.patch_embed.proj.weight.numel(),
-            head_macs=per_image,
-            head_macs_per_token=per_token,
+            head_macs=per_image + per_token * prefix_read,
+            head_macs_per_patch=per_token,
             head_reads_patches=model.global_pool != "token" or model.attn_pool is not None,
         )
 
@@ -320,6 +315,15 @@ def _block_shape(block: Any) -> BlockShape:
         proj_macs=linear_macs(attn.proj),
         mlp_macs=linear_macs(block.mlp),
     )
+
+
+def _head_macs(model: Any) -> tuple[int, int]:
+    """(per token read, per image) of pooling and classifier."""
+    classifier = linear_macs(model.head, getattr(model, "head_dist", None))
+    if model.attn_pool is not None:
+        per_token, per_image = _attention_pool_macs(model.attn_pool)
+        return per_token, per_image + classifier
+    return (classifier, 0) if model.global_pool == "" else (0, classifier)
 
 
 def _attention_pool_macs(pool: Any) -> tuple[int, int]:

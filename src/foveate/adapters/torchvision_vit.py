@@ -109,7 +109,7 @@ class TorchvisionAdapter(Adapter):
             has_cls=True,
             stem_macs_per_patch=_stem_macs_per_patch(model.conv_proj, model.patch_size),
             head_macs=linear_macs(model.heads),
-            head_macs_per_token=0,
+            head_macs_per_patch=0,
             head_reads_patches=False,
         )
 
