@@ -31,7 +31,7 @@ DIM = 384
 BLOCK = BlockShape(DIM, 6, 64, query_macs=DIM**2, key_value_macs=2 * DIM**2, proj_macs=DIM**2, mlp_macs=8 * DIM**2)
 DEIT_S = ModelShape(
     blocks=(BLOCK,) * 12,
-    num_patches=196,
+    grid=(14, 14),
     num_prefix=1,
     has_cls=True,
     stem_macs_per_patch=768 * DIM,
@@ -51,7 +51,8 @@ class Halving(Method):
     def assign(self, view, keep):
         raise NotImplementedError
 
-    def own_counts(self, depth: int, n: int) -> tuple[int, ...]:
+    def own_counts(self, depth: int, grid: tuple[int, int]) -> tuple[int, ...]:
+        n = grid[0] * grid[1]
         return tuple(n // 2 ** (block + 1) for block in range(depth))
 
 
@@ -273,7 +274,7 @@ def test_a_schedule_prints_as_the_code_that_makes_it(schedule):
 
 def test_a_method_that_needs_a_schedule_says_so_with_an_example():
     with pytest.raises(PlanError, match=r"ToMe needs a schedule: .*KeepRate\(0\.7, blocks=\(3, 6, 9\)\)"):
-        OwnCounts().counts(ToMe(), depth=12, n=196)
+        make_plan(DEIT_S, ToMe(), OwnCounts())
 
 
 def test_a_method_that_fixes_its_own_counts_needs_none():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import typing
 from collections.abc import Callable, Iterable
 from functools import cache, partial
 from typing import Any
@@ -21,7 +22,8 @@ from foveate.adapters import find_adapter
 from foveate.methods import Site, all_methods
 
 IMAGE, PATCH, DIM, DEPTH, HEADS, CLASSES = 24, 4, 32, 4, 2, 7
-PATCHES = (IMAGE // PATCH) ** 2
+GRID = (IMAGE // PATCH, IMAGE // PATCH)
+PATCHES = GRID[0] * GRID[1]
 SITES = (1, 2)  # blocks that reduce in the contract's schedule
 
 
@@ -126,15 +128,16 @@ def defaults() -> list[fv.Method]:
 
 
 def variants() -> list[fv.Method]:
-    """Every registered method with each of its switches turned once; the free slice at every other site."""
+    """Every registered method with each of its switches turned and each other choice made once."""
     made: list[fv.Method] = []
     for default in defaults():
-        cls = type(default)
-        for field in dataclasses.fields(cls):
+        kinds = typing.get_type_hints(type(default))
+        for field in dataclasses.fields(default):
             if isinstance(field.default, bool):
                 made.append(dataclasses.replace(default, **{field.name: not field.default}))
-            if isinstance(field.default, Site):
-                made += [dataclasses.replace(default, **{field.name: s}) for s in Site if s is not field.default]
+            choices = list(Site) if isinstance(field.default, Site) else typing.get_args(kinds[field.name])
+            if isinstance(field.default, (Site, str)):
+                made += [dataclasses.replace(default, **{field.name: c}) for c in choices if c != field.default]
     return made
 
 
@@ -143,7 +146,7 @@ def fits(method: fv.Method, family: str) -> bool:
 
 
 def schedule_for(method: fv.Method) -> fv.Schedule | None:
-    own = method.own_counts(DEPTH, PATCHES)
+    own = method.own_counts(DEPTH, GRID)
     return fv.KeepRate(0.6, blocks=SITES) if own is None else None
 
 
@@ -174,10 +177,12 @@ def _pairs(methods: list[fv.Method], families: Iterable[str]) -> list[tuple[fv.M
 ALL_PAIRS = _pairs(defaults(), FAMILIES) + _pairs(variants(), ONE_PER_LIBRARY)
 """Every method on every family it fits, and every switch of it on one model per library."""
 
-FEW_PAIRS = _pairs(defaults() + variants(), ONE_PER_LIBRARY) + _pairs(
-    [fv.ToMe()], [f for f in FAMILIES if f not in ONE_PER_LIBRARY]
+FEW_PAIRS = (
+    _pairs(defaults(), ONE_PER_LIBRARY)
+    + _pairs(variants(), ONE_PER_LIBRARY[:1])
+    + _pairs([fv.ToMe()], [f for f in FAMILIES if f not in ONE_PER_LIBRARY])
 )
-"""Every method on one model per library, and every family with one method: for slow rules."""
+"""Every method on one model per library, its switches on one model, and every family with one method: slow rules."""
 
 
 def pair_id(pair: tuple[fv.Method, str]) -> str:

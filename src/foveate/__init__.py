@@ -4,7 +4,20 @@ from foveate.adapters import Trace, UnsupportedModel
 from foveate.api import cost, features, reduce_, restore_, trace
 from foveate.core import Assignment
 from foveate.cost import Cost
-from foveate.methods import EViT, FreeSlice, Method, RandomSelect, ToMe, TopK
+from foveate.methods import (
+    EViT,
+    FreeSlice,
+    ImportanceSelect,
+    Method,
+    PoWER,
+    PoWERSearch,
+    RandomSelect,
+    StridedConv,
+    TokenPooling,
+    ToMe,
+    TopK,
+    Ward,
+)
 from foveate.schedule import Budget, Keep, KeepRate, PlanError, RemovePerBlock, Schedule
 from foveate.storage import load, save
 
@@ -16,17 +29,23 @@ __all__ = [
     "Cost",
     "EViT",
     "FreeSlice",
+    "ImportanceSelect",
     "Keep",
     "KeepRate",
     "Method",
     "PlanError",
+    "PoWER",
+    "PoWERSearch",
     "RandomSelect",
     "RemovePerBlock",
     "Schedule",
+    "StridedConv",
     "ToMe",
+    "TokenPooling",
     "TopK",
     "Trace",
     "UnsupportedModel",
+    "Ward",
     "cost",
     "features",
     "load",

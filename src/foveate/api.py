@@ -48,7 +48,7 @@ def reduce_(model: Model, method: Method, schedule: Schedule | None = None, *, e
             f"{type(method).__name__} ranks by class-token attention; this model has no class token. "
             "Use ToMe, or TopK, which falls back on the attention a token receives."
         )
-    shape = adapter.shape(model, _num_patches(model))
+    shape = adapter.shape(model, _grid(model))
     if exact_last_block and shape.head_reads_patches:
         raise ValueError("exact_last_block needs a head that reads prefix tokens only; this one reads patch tokens.")
     if exact_last_block and not shape.num_prefix:
@@ -72,13 +72,13 @@ def restore_(model: Model) -> Model:
 def cost(model: nn.Module, image_size: Sequence[int] | None = None) -> Cost:
     """What one image (channels, height, width) costs, for a reduced or an untouched model."""
     adapter = find_adapter(model)
-    n = _num_patches(model, image_size)
-    shape = adapter.shape(model, n)
+    grid = _grid(model, image_size)
+    shape = adapter.shape(model, grid)
     params = sum(p.numel() for p in model.parameters())
     reduction = reduction_of(model)
     if reduction is None:
         return count(shape, unreduced(shape), None, params)
-    return count(shape, reduction.plan_for(n), reduction.method, params)
+    return count(shape, reduction.plan_for(grid), reduction.method, params)
 
 
 @torch.no_grad()
@@ -107,7 +107,7 @@ def features(model: nn.Module, images: Tensor, block: int = -1, **embed: Any) ->
     return adapter.final_norm(model, patches).unflatten(1, (rows, columns)).permute(0, 3, 1, 2).contiguous()
 
 
-def _num_patches(model: nn.Module, image_size: Sequence[int] | None = None) -> int:
+def _grid(model: nn.Module, image_size: Sequence[int] | None = None) -> tuple[int, int]:
     adapter = find_adapter(model)
     channels, height, width = adapter.image_size(model)
     if image_size is not None:
@@ -118,8 +118,7 @@ def _num_patches(model: nn.Module, image_size: Sequence[int] | None = None) -> i
                 f"The model takes {channels} channels; image_size={tuple(image_size)} has {image_size[0]}."
             )
         height, width = image_size[1:]
-    rows, columns = adapter.grid(model, height, width)
-    return rows * columns
+    return adapter.grid(model, height, width)
 
 
 def _check_request(method: object, schedule: object) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from foveate.methods.base import Method, Site, StepShape
-from foveate.schedule import Budget, Keep, PlanError, Schedule
+from foveate.schedule import Budget, Keep, OwnCounts, PlanError, Schedule, check_blocks
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class ModelShape:
     """All that a model's cost depends on, as its adapter reads it."""
 
     blocks: tuple[BlockShape, ...]
-    num_patches: int
+    grid: tuple[int, int]  # rows and columns of patches
     num_prefix: int
     has_cls: bool
     stem_macs_per_patch: int
@@ -46,6 +46,10 @@ class ModelShape:
     def depth(self) -> int:
         return len(self.blocks)
 
+    @property
+    def num_patches(self) -> int:
+        return self.grid[0] * self.grid[1]
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -55,6 +59,8 @@ class Plan:
     num_patches: int
     counts: tuple[int, ...]
     exact_last_block: bool = False
+    soft_blocks: tuple[int, ...] = ()
+    """Blocks in which the method acts on tokens that all stay, as training modules do."""
 
     def before(self, block: int) -> int:
         """Patch tokens (or keys) available to the reduction in ``block``."""
@@ -64,7 +70,7 @@ class Plan:
         """Whether anything is reduced in ``block``."""
         if self.exact_last_block and block == len(self.counts) - 1 and self.site in (Site.POST_ATTN, Site.POST_BLOCK):
             return False  # patch tokens end inside this block, so reducing them after attention would be idle
-        return self.counts[block] < self.before(block)
+        return self.counts[block] < self.before(block) or block in self.soft_blocks
 
     def tokens_after(self, block: int) -> int:
         """Patch tokens that leave ``block``."""
@@ -145,9 +151,13 @@ def make_plan(shape: ModelShape, method: Method, schedule: Schedule, exact_last_
     """Resolve ``schedule`` for this model and method, and check that the head can live with it."""
     n, depth = shape.num_patches, shape.depth
     if isinstance(schedule, Budget):
-        counts = _fit_budget(shape, method, schedule.fraction, exact_last_block)
+        counts = _fit_budget(shape, method, schedule, exact_last_block)
+    elif isinstance(schedule, OwnCounts):
+        counts = _own_counts(shape, method)
     else:
         counts = schedule.counts(method, depth, n)
+    if not isinstance(schedule, OwnCounts):
+        _refuse_schedule_beside_own_counts(shape, method, schedule, counts)
     if shape.head_reads_patches and min(counts) == 0 and method.site is not Site.KV:
         raise PlanError(
             f"{schedule!r} leaves no patch token after block {counts.index(0)}, but this model's head reads patch "
@@ -155,20 +165,42 @@ def make_plan(shape: ModelShape, method: Method, schedule: Schedule, exact_last_
         )
     if shape.num_prefix == 0 and min(counts) == 0:
         raise PlanError(f"{schedule!r} leaves no token at all after block {counts.index(0)}. Keep at least 1.")
-    return Plan(method.site, n, counts, exact_last_block)
+    soft_blocks = method.soft_blocks(depth) if isinstance(schedule, OwnCounts) else ()
+    return Plan(method.site, n, counts, exact_last_block, soft_blocks)
 
 
-def _fit_budget(shape: ModelShape, method: Method, fraction: float, exact: bool) -> tuple[int, ...]:
+def _refuse_schedule_beside_own_counts(
+    shape: ModelShape, method: Method, schedule: Schedule, counts: tuple[int, ...]
+) -> None:
+    if min(counts) < shape.num_patches and method.own_counts(shape.depth, shape.grid) is not None:
+        raise PlanError(f"{type(method).__name__} fixes its own counts; leave out the schedule {schedule!r}.")
+
+
+def _own_counts(shape: ModelShape, method: Method) -> tuple[int, ...]:
+    counts = method.own_counts(shape.depth, shape.grid)
+    if counts is None:
+        raise PlanError(
+            f"{type(method).__name__} needs a schedule: Keep, KeepRate, RemovePerBlock or Budget, "
+            "e.g. KeepRate(0.7, blocks=(3, 6, 9))."
+        )
+    return counts
+
+
+def _fit_budget(shape: ModelShape, method: Method, budget: Budget, exact: bool) -> tuple[int, ...]:
     """Bisect the method's strength, then move single tokens until the MACs are within 1 % of the target."""
 
+    depth, n, fraction = shape.depth, shape.num_patches, budget.fraction
+    check_blocks("Budget", budget.blocks or (), depth)
+
     def macs(counts: tuple[int, ...]) -> int:
-        return count(shape, Plan(method.site, shape.num_patches, counts, exact), method, 0).macs
+        return count(shape, Plan(method.site, n, counts, exact), method, 0).macs
 
     def spread(strength: float) -> tuple[int, ...]:
-        # through Keep, so that an unreachable step is refused like any other
-        return Keep(method.spread(strength, shape.depth, shape.num_patches)).counts(
-            method, shape.depth, shape.num_patches
-        )
+        if budget.blocks is None:
+            counts = method.spread(strength, depth, n)
+        else:
+            counts = method.equal_ratio(budget.blocks, strength, depth, n)
+        return Keep(counts).counts(method, depth, n)  # so that an unreachable step is refused like any other
 
     whole = count(shape, unreduced(shape), None, 0).macs
     target = fraction * whole
@@ -181,10 +213,10 @@ def _fit_budget(shape: ModelShape, method: Method, fraction: float, exact: bool)
     best = min(candidates, key=lambda counts: abs(macs(counts) - target))
     most, least = (macs(counts) / whole for counts in candidates[:2])
     if least < fraction < most:
-        best = _fine_tune(best, target, macs, method, shape.num_patches)
+        best = _fine_tune(best, target, macs, method, n)
     if abs(macs(best) - target) > 0.01 * target:
         raise PlanError(
-            f"Budget({fraction}) cannot be met by {type(method).__name__} on this model: its schedules cost "
+            f"{budget!r} cannot be met by {type(method).__name__} on this model: its schedules cost "
             f"{least:.3f} to {most:.3f} of the unreduced MACs, the nearest {macs(best) / whole:.3f}."
         )
     return best
@@ -193,12 +225,14 @@ def _fit_budget(shape: ModelShape, method: Method, fraction: float, exact: bool)
 def _fine_tune(
     best: tuple[int, ...], target: float, macs: Callable[[tuple[int, ...]], int], method: Method, n: int
 ) -> tuple[int, ...]:
-    """Greedy: shift the counts from one block on by a token while that brings the cost nearer."""
+    """Greedy: shift the counts from one site on by a token while that brings the cost nearer; no new site appears."""
     depth = len(best)
+    plan = Plan(method.site, n, best)
+    sites = [block for block in range(depth) if plan.acts_in(block)]
     improved = True
     while improved and abs(macs(best) - target) > 0.001 * target:
         improved = False
-        for block in range(depth):
+        for block in sites:
             for change in (-1, 1):
                 trial = list(best)
                 for later in range(block, depth):
@@ -219,6 +253,6 @@ def _reachable(counts: tuple[int, ...], method: Method, n: int) -> bool:
     return True
 
 
-def at_patches(shape: ModelShape, n: int) -> ModelShape:
-    """The same model on an image with n patches."""
-    return dataclasses.replace(shape, num_patches=n)
+def at_grid(shape: ModelShape, grid: tuple[int, int]) -> ModelShape:
+    """The same model on an image of that many rows and columns of patches."""
+    return dataclasses.replace(shape, grid=grid)

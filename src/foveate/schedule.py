@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from foveate.methods.base import Method, Site, quarter_points
+from foveate.methods.base import Method, Site, middle_blocks
 
 
 class PlanError(ValueError):
@@ -62,7 +62,7 @@ class Keep(Schedule):
                 f"Keep lists {len(wanted)} counts but the model has {depth} blocks. "
                 "Give one count per block, or name blocks: Keep({3: 100})."
             )
-        _check_blocks("Keep", tuple(wanted), depth)
+        check_blocks("Keep", tuple(wanted), depth)
         counts, current = [], n
         for block in range(depth):
             current = n if method.site is Site.KV else current  # keys are counted afresh in each block
@@ -88,15 +88,11 @@ class KeepRate(Schedule):
         if isinstance(self.rate, bool) or not isinstance(self.rate, (int, float)) or not 0 < self.rate <= 1:
             hint = f" For {self.rate} % write {self.rate / 100}." if _is_percent(self.rate) else ""
             raise PlanError(f"KeepRate.rate is the fraction kept, in (0, 1]; got {self.rate!r}.{hint}")
-        if self.blocks is not None:
-            blocks = (self.blocks,) if isinstance(self.blocks, int) else tuple(self.blocks)
-            if list(blocks) != sorted(set(blocks)):
-                raise PlanError(f"KeepRate.blocks must rise without repeats; got {blocks}.")
-            object.__setattr__(self, "blocks", blocks)
+        object.__setattr__(self, "blocks", _as_blocks("KeepRate", self.blocks))
 
     def counts(self, method: Method, depth: int, n: int) -> tuple[int, ...]:
-        sites = quarter_points(depth) if self.blocks is None else self.blocks
-        _check_blocks("KeepRate", sites, depth)
+        sites = middle_blocks(depth, 3) if self.blocks is None else self.blocks
+        check_blocks("KeepRate", sites, depth)
         counts, current = [], n
         for block in range(depth):
             current = n if method.site is Site.KV else current
@@ -132,11 +128,12 @@ class RemovePerBlock(Schedule):
 class Budget(Schedule):
     """The schedule whose true MACs, overhead included, are ``fraction`` of the unreduced model's, within 1 %.
 
-    The method says where tokens go (``Method.spread``); the strength is fitted to the cost of the model at hand, so
-    this schedule is resolved by ``foveate.cost.make_plan``, which knows that cost.
+    Tokens go at ``blocks``, the same share at each, or where the method says (``Method.spread``). The strength is
+    fitted to the cost of the model at hand, so this schedule is resolved by ``foveate.cost.make_plan``.
     """
 
     fraction: float
+    blocks: tuple[int, ...] | None = None
     kind: ClassVar[str] = "budget"
 
     def __post_init__(self) -> None:
@@ -144,6 +141,10 @@ class Budget(Schedule):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
             hint = f" For {value} % write {value / 100}." if _is_percent(value) else ""
             raise PlanError(f"Budget.fraction is a share of the MACs, in (0, 1]; got {value!r}.{hint}")
+        object.__setattr__(self, "blocks", _as_blocks("Budget", self.blocks))
+
+    def __repr__(self) -> str:
+        return f"Budget({self.fraction})" if self.blocks is None else f"Budget({self.fraction}, blocks={self.blocks})"
 
     def counts(self, method: Method, depth: int, n: int) -> tuple[int, ...]:
         raise PlanError(f"{self!r} depends on the model's cost; foveate.cost.make_plan resolves it.")
@@ -156,13 +157,7 @@ class OwnCounts(Schedule):
     kind: ClassVar[str] = "own"
 
     def counts(self, method: Method, depth: int, n: int) -> tuple[int, ...]:
-        counts = method.own_counts(depth, n)
-        if counts is None:
-            raise PlanError(
-                f"{type(method).__name__} needs a schedule: Keep, KeepRate, RemovePerBlock or Budget, "
-                "e.g. KeepRate(0.7, blocks=(3, 6, 9))."
-            )
-        return counts
+        raise PlanError(f"{self!r} depends on the grid of patches; foveate.cost.make_plan resolves it.")
 
 
 SCHEDULES: dict[str, type[Schedule]] = {s.kind: s for s in (Keep, KeepRate, RemovePerBlock, Budget, OwnCounts)}
@@ -187,11 +182,21 @@ def build_schedule(data: Mapping[str, Any]) -> Schedule:
     return kind(**options)
 
 
+def _as_blocks(name: str, blocks: Sequence[int] | int | None) -> tuple[int, ...] | None:
+    if blocks is None:
+        return None
+    blocks = (blocks,) if isinstance(blocks, int) else tuple(blocks)
+    if list(blocks) != sorted(set(blocks)):
+        raise PlanError(f"{name}.blocks must rise without repeats; got {blocks}.")
+    return blocks
+
+
 def _is_percent(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 1 < value <= 100
 
 
-def _check_blocks(name: str, blocks: Sequence[int], depth: int) -> None:
+def check_blocks(name: str, blocks: Sequence[int], depth: int) -> None:
+    """Refuse blocks that a model of ``depth`` blocks does not have."""
     wrong = [b for b in blocks if isinstance(b, bool) or not isinstance(b, int) or not 0 <= b < depth]
     if wrong:
         raise PlanError(f"{name}.blocks={tuple(blocks)} but the model has {depth} blocks (0..{depth - 1}).")

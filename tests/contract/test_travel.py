@@ -13,7 +13,19 @@ from torch.nn.parallel import DistributedDataParallel
 
 import foveate as fv
 from foveate.adapters import find_adapter
-from zoo import ALL_PAIRS, FAMILIES, FEW_PAIRS, ONE_PER_LIBRARY, images, main_output, make, pair_id, reduced
+from zoo import (
+    ALL_PAIRS,
+    FAMILIES,
+    FEW_PAIRS,
+    ONE_PER_LIBRARY,
+    PATCHES,
+    images,
+    main_output,
+    make,
+    pair_id,
+    reduced,
+    schedule_for,
+)
 
 every_pair = pytest.mark.parametrize("pair", ALL_PAIRS, ids=pair_id)
 few_pairs = pytest.mark.parametrize("pair", FEW_PAIRS, ids=pair_id)
@@ -37,9 +49,10 @@ def test_restore_gives_the_model_back_bit_for_bit(pair):
     cls, keys = type(model), list(model.state_dict())
     with torch.no_grad():
         expected = main_output(model, x)
-        fv.reduce_(model, method, fv.KeepRate(0.6, blocks=(1, 2)))
+        fv.reduce_(model, method, schedule_for(method))
         changed = main_output(model, x)
-        assert changed.shape != expected.shape or not torch.equal(changed, expected)
+        if min(model.foveate.plan.counts) < PATCHES:  # a search starts from the unreduced model
+            assert changed.shape != expected.shape or not torch.equal(changed, expected)
         assert fv.restore_(model) is model
         assert torch.equal(main_output(model, x), expected)
     assert type(model) is cls
@@ -192,7 +205,7 @@ def test_save_and_load_bring_back_weights_method_and_schedule(pair, tmp_path):
 def test_the_exact_last_block_saves_work_and_changes_nothing(family):
     model, x = make(family), images()
     adapter = find_adapter(model)
-    shape = adapter.shape(model, 36)
+    shape = adapter.shape(model, (6, 6))
     if shape.head_reads_patches:
         with pytest.raises(ValueError, match="reads prefix tokens only"):
             fv.reduce_(model, fv.ToMe(), fv.Keep({}), exact_last_block=True)

@@ -91,13 +91,13 @@ def test_scoring_gives_attend_and_the_attention_every_key_receives(qkv, biased, 
     monkeypatch.setattr(attention, "STREAM_ELEMENTS", held)
     q, k, v = qkv
     bias = key_bias() if biased else None
-    out, received = attend_and_score(q, k, v, bias=bias, scale=scale)
+    out, received, _ = attend_and_score(q, k, v, bias=bias, scale=scale)
     assert torch.allclose(out, attend(q, k, v, bias=bias, scale=scale), atol=1e-6)
     assert torch.allclose(received.double(), matrix_by_loops(q, k, bias, scale).sum(dim=(1, 2)), atol=1e-5)
 
 
 def test_attention_received_sums_to_heads_times_queries(qkv):
-    _, received = attend_and_score(*qkv)
+    received = attend_and_score(*qkv).received
     assert torch.allclose(received.sum(dim=1), torch.full((BATCH,), float(HEADS * QUERIES)))
 
 
@@ -120,7 +120,7 @@ def test_streaming_never_holds_more_weights_than_allowed(qkv, monkeypatch):
 def test_streaming_cuts_a_bias_that_differs_between_queries(qkv, monkeypatch):
     monkeypatch.setattr(attention, "STREAM_ELEMENTS", 1)
     bias = torch.randn(BATCH, 1, QUERIES, KEYS, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
-    out, _ = attend_and_score(*qkv, bias=bias)
+    out, _, _ = attend_and_score(*qkv, bias=bias)
     reference = attend(*qkv, bias=bias)
     assert out.shape == reference.shape
     assert torch.allclose(out, reference, atol=1e-6)

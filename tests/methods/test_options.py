@@ -36,6 +36,8 @@ def other_values(kind: object, default: object) -> list[object]:
         return [not default]
     if isinstance(kind, type) and issubclass(kind, Enum):
         return [value for value in kind if value is not default]
+    if kind == tuple[int, ...]:
+        return [(1,), (0, 3)]
     return [default + 1, default + 2] if kind in (int, float) else []
 
 
@@ -62,10 +64,14 @@ def test_a_described_method_can_be_built_again_from_json(method):
     assert type(again) is type(method)
 
 
+def as_text(value) -> str:
+    return "+".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 @pytest.mark.parametrize("method", variants(), ids=repr)
 def test_a_method_can_be_written_as_one_line_of_text(method):
     data = describe(method)
-    options = ",".join(f"{key}={value}" for key, value in data["options"].items())
+    options = ",".join(f"{key}={as_text(value)}" for key, value in data["options"].items())
     assert parse(f"{data['name']}:{options}") == method
 
 

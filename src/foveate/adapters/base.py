@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
-from foveate.cost import ModelShape, Plan, at_patches, make_plan, step_shape
+from foveate.cost import ModelShape, Plan, at_grid, make_plan, step_shape
 from foveate.methods.base import Method
 from foveate.schedule import Schedule
 
@@ -95,11 +95,11 @@ class Reduction(nn.Module):
         """The method's own modules, by the block they serve; empty for a method that learns nothing."""
         return {int(name): module for name, module in self.learned.items()}
 
-    def plan_for(self, n: int) -> Plan:
-        """The plan for an image of n patches."""
-        if n == self.plan.num_patches:
+    def plan_for(self, grid: tuple[int, int]) -> Plan:
+        """The plan for an image of that many rows and columns of patches."""
+        if grid == self.shape.grid:
             return self.plan
-        return make_plan(at_patches(self.shape, n), self.method, self.schedule, self.exact_last_block)
+        return make_plan(at_grid(self.shape, grid), self.method, self.schedule, self.exact_last_block)
 
     def extra_repr(self) -> str:
         last = ", exact_last_block=True" if self.exact_last_block else ""
@@ -145,7 +145,8 @@ class Adapter(ABC):
         """Channels, height and width of the images the model was made for."""
 
     @abstractmethod
-    def shape(self, model: Any, num_patches: int) -> ModelShape: ...
+    def shape(self, model: Any, grid: tuple[int, int]) -> ModelShape:
+        """Its sizes, for images of that many rows and columns of patches."""
 
     @abstractmethod
     def embed(self, model: Any, images: Tensor, **options: Any) -> Tensor:

@@ -60,7 +60,8 @@ def encode(adapter: Adapter, model: Any, images: Tensor, *, record: bool = False
     if reduction is None:
         run = _Untouched(adapter.ops(model)).run
     else:
-        run = _Runner(adapter, model, reduction, tokens, record).run
+        grid = adapter.grid(model, *images.shape[-2:])
+        run = _Runner(adapter, model, reduction, grid, record).run
     recompute = adapter.checkpointing(model) and model.training
     output, blocks = BlockOutput(Stream(tokens)), []
     for index, block in enumerate(adapter.blocks(model)):
@@ -86,7 +87,7 @@ class _Untouched:
 class _Runner:
     """Runs single blocks of one reduced model, for one number of patches."""
 
-    def __init__(self, adapter: Adapter, model: Any, reduction: Reduction, tokens: Tensor, record: bool) -> None:
+    def __init__(self, adapter: Adapter, model: Any, reduction: Reduction, grid: tuple[int, int], record: bool) -> None:
         self.ops = adapter.ops(model)
         self.prefix = adapter.num_prefix(model)
         self.has_cls = adapter.has_cls(model)
@@ -94,7 +95,8 @@ class _Runner:
         self.method = reduction.method
         self.modules = reduction.modules_by_block
         self.tracks_size = self.method.uses_size or reduction.shape.head_reads_patches
-        self.plan = reduction.plan_for(tokens.shape[1] - self.prefix)
+        self.grid = grid
+        self.plan = reduction.plan_for(grid)
 
     def run(self, block: nn.Module, stream: Stream, index: int) -> BlockOutput:
         if self.plan.exact_last_block and index == len(self.plan.counts) - 1:
@@ -163,19 +165,20 @@ class _Runner:
         scores = {}
         if "attn_received" in needs:
             dropout = self.ops.attention_dropout(block)
-            attended, scores["attn_received"] = attend_and_score(*heads, bias=bias, scale=scale, dropout=dropout)
+            scored = attend_and_score(*heads, bias=bias, scale=scale, dropout=dropout)
+            attended, scores = scored.attended, {"attn_received": scored.received, "cls_attn": scored.class_row}
         else:
             attended = self._attend(block, heads, bias)
-        if "cls_attn" in needs:
-            scores["cls_attn"] = class_row(heads.q, heads.k, bias=bias, scale=scale)
-        scores = {name: score[:, self.prefix :] for name, score in scores.items()}
+            if "cls_attn" in needs:
+                scores["cls_attn"] = class_row(heads.q, heads.k, bias=bias, scale=scale)
+        scores = {name: score[:, self.prefix :] for name, score in scores.items() if name in needs}
         if "keys" in needs:
             scores["keys"] = heads.k[:, :, self.prefix :]
         return attended, scores
 
     def _reduce(self, stream: Stream, scores: dict[str, Tensor], index: int) -> tuple[Stream, Step | None]:
         module = self.modules.get(index)
-        view = BlockView(stream.tokens, self.prefix, stream.size, index, self.has_cls, module, **scores)
+        view = BlockView(stream.tokens, self.prefix, stream.size, index, self.has_cls, self.grid, module, **scores)
         assignment = self.method.assign(view, self.plan.counts[index])
         tokens = self.method.combine(view, assignment)
         size = _size_after(stream.size, assignment, tokens) if self.tracks_size else None

@@ -139,12 +139,12 @@ class HfAdapter(Adapter):
         config = _backbone(model).config
         return config.num_channels, *_pair(config.image_size)
 
-    def shape(self, model: Any, num_patches: int) -> ModelShape:
+    def shape(self, model: Any, grid: tuple[int, int]) -> ModelShape:
         backbone, parts = _backbone(model), _parts(model)
         per_image, per_token = heads.head_macs(model, backbone)
         return ModelShape(
             blocks=tuple(parts.ops.shape(block) for block in self.blocks(model)),
-            num_patches=num_patches,
+            grid=grid,
             num_prefix=self.num_prefix(model),
             has_cls=self.has_cls(model),
             stem_macs_per_patch=_patch_convolution(backbone).weight.numel(),

@@ -261,12 +261,12 @@ class TimmAdapter(Adapter):
         height, width = model.patch_embed.img_size
         return int(model.in_chans), int(height), int(width)
 
-    def shape(self, model: Any, num_patches: int) -> ModelShape:
+    def shape(self, model: Any, grid: tuple[int, int]) -> ModelShape:
         per_token, per_image = _head_macs(model)
         prefix_read = 0 if model.attn_pool is not None and not model.pool_include_prefix else self.num_prefix(model)
         return ModelShape(
             blocks=tuple(_block_shape(block) for block in model.blocks),
-            num_patches=num_patches,
+            grid=grid,
             num_prefix=self.num_prefix(model),
             has_cls=self.has_cls(model),
             stem_macs_per_patch=model.patch_embed.proj.weight.numel(),

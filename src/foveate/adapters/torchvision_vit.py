@@ -101,10 +101,10 @@ class TorchvisionAdapter(Adapter):
         first = next(m for m in model.conv_proj.modules() if isinstance(m, nn.Conv2d))
         return first.in_channels, model.image_size, model.image_size
 
-    def shape(self, model: Any, num_patches: int) -> ModelShape:
+    def shape(self, model: Any, grid: tuple[int, int]) -> ModelShape:
         return ModelShape(
             blocks=tuple(_block_shape(block) for block in model.encoder.layers),
-            num_patches=num_patches,
+            grid=grid,
             num_prefix=1,
             has_cls=True,
             stem_macs_per_patch=_stem_macs_per_patch(model.conv_proj, model.patch_size),

@@ -106,7 +106,8 @@ def add_schedule(parser: argparse.ArgumentParser) -> None:
         "--blocks",
         metavar="LIST",
         type=_named(parse_blocks),
-        help="blocks for --keep-rate, counted from 0; default: after a quarter, a half and three quarters",
+        help="blocks for --keep-rate (default: after a quarter, a half and three quarters) or --budget (default: where "
+        "the method likes them), counted from 0",
     )
     parser.add_argument(
         "--exact-last-block",
@@ -133,14 +134,14 @@ def read_requests(args: argparse.Namespace, own: Request | None = None) -> list[
 
 def read_schedule(args: argparse.Namespace) -> Schedule | None:
     """The schedule that was asked for; None where there was none."""
-    if args.blocks is not None and args.keep_rate is None:
-        raise ValueError("--blocks goes with --keep-rate: --keep-rate 0.7 --blocks 3,6,9.")
+    if args.blocks is not None and args.keep_rate is None and args.budget is None:
+        raise ValueError("--blocks goes with --keep-rate or --budget: --keep-rate 0.7 --blocks 3,6,9.")
     if args.keep_rate is not None:
         return KeepRate(args.keep_rate, args.blocks)
     if args.remove is not None:
         return RemovePerBlock(args.remove)
     if args.budget is not None:
-        return Budget(args.budget)
+        return Budget(args.budget, args.blocks)
     return args.keep
 
 
@@ -211,6 +212,8 @@ def option_text(value: object) -> str:
     """An option's value as the command line writes it."""
     if isinstance(value, Enum):
         return str(value.value)
+    if isinstance(value, tuple):
+        return "+".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

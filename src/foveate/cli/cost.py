@@ -84,8 +84,7 @@ def count_request(loaded: Loaded, request: Request) -> CostRow:
 def _keys_in_each_block(model: nn.Module, image_size: tuple[int, int, int]) -> tuple[int, ...]:
     reduction = reduction_of(model)
     assert reduction is not None
-    rows, columns = find_adapter(model).grid(model, *image_size[1:])
-    return reduction.plan_for(rows * columns).counts
+    return reduction.plan_for(find_adapter(model).grid(model, *image_size[1:])).counts
 
 
 def as_cells(row: CostRow, unreduced: CostRow) -> list[str]:

@@ -6,6 +6,7 @@ from foveate.core.assignment import (
     joined_means,
     partition,
     pool,
+    pool_at_mean_norm,
     pool_size,
     selection,
     slot_weights,
@@ -14,19 +15,34 @@ from foveate.core.assignment import (
     weighted_means,
 )
 from foveate.core.attention import attend, attend_and_score, attention_weights, key_mask_bias, log_size_bias
+from foveate.core.cluster import (
+    Clusters,
+    cluster_means,
+    cluster_medoids,
+    first_at_random,
+    first_by_score,
+    kmeans,
+    kmedoids,
+)
 from foveate.core.match import merge_most_similar
 from foveate.core.noise import counter_uniform
 from foveate.core.scores import class_row
 from foveate.core.select import fuse_rest, keep_proportional, keep_random, keep_topk, keep_topk_fuse_rest
+from foveate.core.ward import ward_greedy, ward_rounds
 
 __all__ = [
     "Assignment",
+    "Clusters",
     "attend",
     "attend_and_score",
     "attention_weights",
     "class_row",
+    "cluster_means",
+    "cluster_medoids",
     "compose",
     "counter_uniform",
+    "first_at_random",
+    "first_by_score",
     "fuse_rest",
     "joined_means",
     "keep_proportional",
@@ -34,14 +50,19 @@ __all__ = [
     "keep_topk",
     "keep_topk_fuse_rest",
     "key_mask_bias",
+    "kmeans",
+    "kmedoids",
     "log_size_bias",
     "merge_most_similar",
     "partition",
     "pool",
+    "pool_at_mean_norm",
     "pool_size",
     "selection",
     "slot_weights",
     "take",
     "unpool",
+    "ward_greedy",
+    "ward_rounds",
     "weighted_means",
 ]

@@ -145,6 +145,13 @@ def pool(x: Tensor, a: Assignment, reduce: Reduce = "sum", prefix: int = 0) -> T
     return _sum_or_max(x, a.behind_prefix(prefix), reduce)
 
 
+def pool_at_mean_norm(x: Tensor, a: Assignment, prefix: int = 0) -> Tensor:
+    """``pool``, with every slot scaled to the weighted mean norm of its tokens; a mean of vectors is shorter."""
+    y = pool(x, a, prefix=prefix)
+    wanted = pool(_norm(x), a, prefix=prefix)
+    return y * (wanted / _norm(y).clamp_min(torch.finfo(wanted.dtype).tiny)).to(y.dtype)
+
+
 def pool_size(size: Tensor, a: Assignment) -> Tensor:
     """How many patches each slot stands for, from ``size`` (B, N); a token with several edges shares its size."""
     if a.joining is not None and a.src is not None:
@@ -232,6 +239,11 @@ def _sum_or_max(x: Tensor, a: Assignment, reduce: Reduce) -> Tensor:
     if a.dst is not None:
         rows = _add_into_slots(rows, a.dst, a.num_out)
     return rows.to(x.dtype)
+
+
+def _norm(x: Tensor) -> Tensor:
+    half = x.dtype in (torch.float16, torch.bfloat16)  # whose squares overflow
+    return torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32 if half else None)
 
 
 def _check_tokens(x: Tensor, expected: int, verb: str, what: str) -> None:

@@ -3,21 +3,32 @@
 from foveate.methods.base import BlockView, Method, Need, Site, StepShape, all_methods, register
 from foveate.methods.evit import EViT
 from foveate.methods.free_slice import FreeSlice
+from foveate.methods.importance_select import ImportanceSelect
+from foveate.methods.power import PoWER, PoWERSearch
 from foveate.methods.random_select import RandomSelect
+from foveate.methods.strided_conv import StridedConv
+from foveate.methods.token_pooling import TokenPooling
 from foveate.methods.tome import ToMe
 from foveate.methods.topk import TopK
+from foveate.methods.ward import Ward
 
 __all__ = [
     "BlockView",
     "EViT",
     "FreeSlice",
+    "ImportanceSelect",
     "Method",
     "Need",
+    "PoWER",
+    "PoWERSearch",
     "RandomSelect",
     "Site",
     "StepShape",
+    "StridedConv",
     "ToMe",
+    "TokenPooling",
     "TopK",
+    "Ward",
     "all_methods",
     "register",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, Literal, TypeVar
@@ -42,6 +43,7 @@ class BlockView:
     size: Tensor | None  # (B, N) patches each token stands for; None while all are one, or if not ``uses_size``
     block: int  # index of the block, from 0
     has_cls: bool
+    grid: tuple[int, int] | None = None  # rows and columns of the image's patches, before any reduction
     module: nn.Module | None = None  # this block's module, for methods that learn
     cls_attn: Tensor = dataclasses.field(default=None)  # type: ignore[assignment]  # (B, N)
     attn_received: Tensor = dataclasses.field(default=None)  # type: ignore[assignment]  # (B, N)
@@ -122,9 +124,16 @@ class Method(ABC):
         """
         return math.ceil(rate * current - 1e-9)  # 0.7 * 10 is 7.000000000000001 or so: still 7
 
-    def own_counts(self, depth: int, n: int) -> tuple[int, ...] | None:
-        """Counts after each block where the method itself fixes them, so that no schedule is needed."""
+    def own_counts(self, depth: int, grid: tuple[int, int]) -> tuple[int, ...] | None:
+        """Counts after each block where the method itself fixes them, so that no schedule is needed.
+
+        ``grid``: rows and columns of the image's patches.
+        """
         return None
+
+    def soft_blocks(self, depth: int) -> tuple[int, ...]:
+        """Blocks in which it acts although no token goes, where it follows its own counts: training modules do."""
+        return ()
 
     def fewest(self, n: int) -> int:
         """The smallest count one step can reach from n tokens; 0 where everything may go."""
@@ -136,19 +145,23 @@ class Method(ABC):
         0 keeps every token and counts never rise with the strength. The default keeps an equal ratio at three
         evenly spaced blocks, none in the first quarter, where reducing costs most.
         """
-        sites = quarter_points(depth)
-        counts, current = [], n
+        return self.equal_ratio(middle_blocks(depth, 3), strength, depth, n)
+
+    def equal_ratio(self, blocks: Collection[int], strength: float, depth: int, n: int) -> tuple[int, ...]:
+        """Counts after each block where each of ``blocks`` removes the same fraction, ``strength``."""
+        counts, current, stage = [], n, 0
         for block in range(depth):
-            if block in sites:
-                wanted = round(n * (1 - strength) ** (sites.index(block) + 1))
-                current = max(1, self.fewest(current), min(current, wanted))
+            if block in blocks:
+                stage += 1
+                current = max(1, self.fewest(current), min(current, round(n * (1 - strength) ** stage)))
             counts.append(current)
         return tuple(counts)
 
 
-def quarter_points(depth: int) -> tuple[int, ...]:
-    """The blocks after a quarter, a half and three quarters of the depth: 3, 6, 9 of 12."""
-    return tuple(sorted({depth * i // 4 for i in (1, 2, 3)}))
+def middle_blocks(depth: int, number: int) -> tuple[int, ...]:
+    """Evenly spaced blocks from a quarter to three quarters of the depth: of 12, three are 3, 6, 9; four 3, 5, 7, 9."""
+    gaps = 2 * (number - 1)
+    return tuple(sorted({depth * (number - 1 + 2 * i) // (2 * gaps) for i in range(number)}))
 
 
 M = TypeVar("M", bound=type[Method])

@@ -29,12 +29,12 @@ def build(name: str, options: dict[str, object] | None = None) -> Method:
 def describe(method: Method) -> dict[str, object]:
     """``{"name": ..., "options": {...}}``, ready for JSON; ``build`` is its inverse."""
     options = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
-    plain = {k: v.value if isinstance(v, Enum) else v for k, v in options.items()}
+    plain = {k: _plain(v) for k, v in options.items()}
     return {"name": method.name, "options": plain}
 
 
 def parse(text: str) -> Method:
-    """Read ``name`` or ``name:option=value,option=value``, e.g. ``evit:fuse=false``."""
+    """Read ``name`` or ``name:option=value,option=value``, e.g. ``evit:fuse=false``, ``strided-conv:blocks=3+6``."""
     name, _, rest = text.partition(":")
     options: dict[str, object] = {}
     for item in filter(None, rest.split(",")):
@@ -57,6 +57,8 @@ def _convert(value: object, kind: object, where: str) -> object:
             return _as_bool(value)
         if isinstance(kind, type) and issubclass(kind, Enum):
             return kind(value)
+        if kind == tuple[int, ...]:
+            return _as_integers(value)
         if kind in (int, float) and not isinstance(value, bool):
             if kind is int and isinstance(value, float) and not value.is_integer():
                 raise ValueError(value)
@@ -70,6 +72,21 @@ def _convert(value: object, kind: object, where: str) -> object:
     raise ValueError(f"{where} takes {expected}; got {value!r}.")
 
 
+def _plain(value: object) -> object:
+    if isinstance(value, Enum):
+        return value.value
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _as_integers(value: object) -> tuple[int, ...]:
+    """``3+6+9``, as a command line gives it, or a list, as a file does."""
+    if isinstance(value, str):
+        return tuple(int(part) for part in value.split("+") if part.strip())
+    if isinstance(value, (list, tuple)) and all(isinstance(i, int) and not isinstance(i, bool) for i in value):
+        return tuple(value)
+    raise ValueError(value)
+
+
 def _as_bool(value: object) -> bool:
     if isinstance(value, bool):
         return value
@@ -80,4 +97,5 @@ def _as_bool(value: object) -> bool:
 
 
 def _name(kind: object) -> str:
-    return {bool: "true or false", int: "a whole number", float: "a number", str: "text"}.get(kind, str(kind))  # type: ignore[call-overload]
+    words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+    return words.get(kind, "whole numbers, 3+6" if kind == tuple[int, ...] else str(kind))  # type: ignore[call-overload]

@@ -183,8 +183,8 @@ def _variants(
     reduced = reduce_(copy.deepcopy(model), method, schedule, exact_last_block=exact_last_block)
     reduction = reduction_of(reduced)
     assert reduction is not None
-    rows, columns = find_adapter(reduced).grid(reduced, *size[1:])
-    same_counts = _TheseCounts(reduction.plan_for(rows * columns).counts)
+    grid = find_adapter(reduced).grid(reduced, *size[1:])
+    same_counts = _TheseCounts(reduction.plan_for(grid).counts)
     free = reduce_(copy.deepcopy(model), FreeSlice(site=method.site), same_counts, exact_last_block=exact_last_block)
     return {UNREDUCED: copy.deepcopy(model), REDUCED: reduced, FREE_SLICE: free}
 

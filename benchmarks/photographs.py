@@ -1,0 +1,44 @@
+"""The pretrained ViT-Tiny and the photographs in the folder named by FOVEATE_ASSETS, for benchmarks."""
+
+from __future__ import annotations
+
+import csv
+import os
+import sys
+from pathlib import Path
+
+import timm
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torchvision.transforms.functional import pil_to_tensor
+
+
+def assets() -> Path:
+    """The folder, or an end with a word on what is missing."""
+    if "FOVEATE_ASSETS" not in os.environ:
+        sys.exit("Set FOVEATE_ASSETS to the folder with vit_tiny/ and imagenet_dev/.")
+    return Path(os.environ["FOVEATE_ASSETS"])
+
+
+def photographs(folder: Path, limit: int | None) -> tuple[Tensor, Tensor]:
+    """Images (N, 3, 224, 224) as the weights expect them, and labels (N,)."""
+    with (folder / "labels.csv").open() as file:
+        rows = list(csv.DictReader(file))[:limit]
+    pictures = [
+        Image.open(folder / row["file"]).convert("RGB").resize((224, 224), Image.Resampling.BICUBIC) for row in rows
+    ]
+    images = torch.stack([pil_to_tensor(p).float().div(255).sub(0.5).div(0.5) for p in pictures])
+    return images, torch.tensor([int(row["label"]) for row in rows])
+
+
+def vit_tiny() -> nn.Module:
+    model = timm.create_model("vit_tiny_patch16_224").eval()
+    model.load_state_dict(load_file(assets() / "vit_tiny" / "model.safetensors"))
+    return model
+
+
+@torch.inference_mode()
+def logits(model: nn.Module, images: Tensor) -> Tensor:
+    return torch.cat([model(batch) for batch in images.split(25)])

@@ -1,0 +1,191 @@
+"""Weighted K-Means and K-Medoids over the tokens of every image of a batch at once.
+
+Both minimise sum_i w_i |f_i - centre(i)|^2 over K centres, from given first centres, by turns of assigning tokens to
+centres and improving centres. Neither turn can raise the objective. No cluster is ever empty. No image depends on
+another: an image that has settled stays as it is, so it does not matter how long others go on.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from foveate.core.assignment import Assignment, Joining, joined_means, pool, take, weighted_means
+from foveate.core.noise import counter_uniform
+
+LEAST_WEIGHT = 1e-6
+"""Of an image's largest weight: tokens nobody attends to still belong somewhere, and their clusters have a centre."""
+
+UNSEEN_SHARE = 1e-30
+"""Share of a token in a slot that shows its medoid alone: traceable, and lost in rounding."""
+
+
+class Clusters(NamedTuple):
+    """A partition of N tokens into K clusters, each with one of its members to represent it."""
+
+    owner: Tensor  # (B, N) cluster of each token
+    member: Tensor  # (B, K) a member of each cluster: its medoid, or its first
+
+
+def first_by_score(score: Tensor, k: int) -> Tensor:
+    """The k tokens of largest ``score`` (B, N) as first centres, by position: (B, K)."""
+    return score.topk(k, dim=1).indices.sort(dim=1).values
+
+
+def first_at_random(batch: int, n: int, k: int, seed: int, stream: int, device: torch.device | None = None) -> Tensor:
+    """k of n tokens drawn without replacement as first centres; one draw for all images."""
+    return first_by_score(counter_uniform(n, seed, stream, device).expand(batch, n), k)
+
+
+def kmedoids(
+    x: Tensor, first: Tensor, weight: Tensor | None = None, iterations: int = 1, early_stop: bool = False
+) -> Clusters:
+    """Weighted K-Medoids of tokens x (B, N, C) from the medoids ``first`` (B, K), with ``weight`` (B, N).
+
+    Each iteration: a(i) = argmin_j |f_i - f_n(j)| (eq. 16), except that a medoid stays with itself where others equal
+    it; then n(j) = argmin over i in cluster j of sum over i' in it of w_i' |f_i - f_i'|^2 (eq. 17, with the weights of
+    objective 13). After the last, tokens are assigned to the medoids that resulted. Ties go to the lower index.
+    ``early_stop`` ends the iterations when no image changes any more, which changes no result.
+    """
+    _check_first(x, first, iterations)
+    distance = squared_distances(x)
+    weighted = distance * relative_weights(x, weight).unsqueeze(1)  # (B, N, N): column i' holds w_i' d(., i')
+    medoid = first
+    for _ in range(iterations):
+        owner = _nearest_medoid(distance, medoid)
+        together = owner.unsqueeze(2) == owner.unsqueeze(1)
+        cost = torch.where(together, weighted, 0).sum(dim=2)
+        better = _cheapest_member(cost, owner, medoid.shape[1])
+        settled = early_stop and not torch.compiler.is_compiling() and torch.equal(better, medoid)
+        medoid = better
+        if settled:
+            break
+    return Clusters(_nearest_medoid(distance, medoid), medoid)
+
+
+def kmeans(
+    x: Tensor, first: Tensor, weight: Tensor | None = None, iterations: int = 4, early_stop: bool = False
+) -> Clusters:
+    """Weighted K-Means of tokens x (B, N, C) from the tokens ``first`` (B, K) as centres, with ``weight`` (B, N).
+
+    Each iteration: a(i) = argmin_j |f_i - c_j| (eq. 14), then c_j = sum_i [a(i)=j] w_i f_i / sum_i [a(i)=j] w_i
+    (eq. 15). Where an image would be left with an empty cluster, of which the paper says nothing, the first member of
+    each of its clusters stays where it was; that cannot raise the objective either. The last centres are the
+    weighted means of the clusters returned.
+    """
+    _check_first(x, first, iterations)
+    x = to_float(x)
+    weight = relative_weights(x, weight)
+    k = first.shape[1]
+    centres, member, owner = take(x, first), first, None
+    for _ in range(iterations):
+        nearest = _nearest_centre(x, centres)
+        moved = _without_empty(nearest, member)
+        settled = early_stop and not torch.compiler.is_compiling() and owner is not None and torch.equal(moved, owner)
+        owner = moved
+        if settled:
+            break
+        member = _first_member(owner, k)
+        centres = _means(x, owner, k, weight)
+    assert owner is not None
+    return Clusters(owner, member)
+
+
+def squared_distances(x: Tensor) -> Tensor:
+    """|x_i - x_j|^2 for all pairs of tokens (B, N, C): (B, N, N), in float32 at least, zero on the diagonal."""
+    x = to_float(x)
+    square = x.square().sum(dim=-1)
+    distance = torch.baddbmm(square.unsqueeze(1), x, x.transpose(1, 2), alpha=-2).add_(square.unsqueeze(2))
+    distance.diagonal(dim1=1, dim2=2).zero_()
+    return distance.clamp_min_(0)
+
+
+def cluster_means(clusters: Clusters, size: Tensor | None = None, weight: Tensor | None = None) -> Assignment:
+    """Every slot the mean of a cluster, weighted by ``weight`` (B, N), or by ``size`` where that is not given."""
+    others, slot = _other_members(clusters)
+    n = clusters.owner.shape[1]
+    if weight is None:
+        return joined_means(clusters.member, others, slot, n, size)
+    mean = joined_means(clusters.member, others, slot, n, weight)
+    sizes = joined_means(clusters.member, others, slot, n, size).sizes
+    return Assignment(mean.src, None, None, n, mean.num_out, mean.joining, sizes)
+
+
+def cluster_medoids(clusters: Clusters, size: Tensor | None = None) -> Assignment:
+    """Every slot the representative of a cluster as it is; it stands for all members."""
+    others, slot = _other_members(clusters)
+    n = clusters.owner.shape[1]
+    sizes = joined_means(clusters.member, others, slot, n, size).sizes
+    share = torch.full(slot.shape, UNSEEN_SHARE, device=slot.device)
+    return Assignment(clusters.member, None, None, n, clusters.member.shape[1], Joining(others, slot, share), sizes)
+
+
+def _nearest_medoid(distance: Tensor, medoid: Tensor) -> Tensor:
+    """Eq. 16. A medoid stays with itself, also where it equals another: no cluster is empty."""
+    k = medoid.shape[1]
+    owner = take(distance, medoid).argmin(dim=1)
+    return owner.scatter(1, medoid, torch.arange(k, device=medoid.device).expand(medoid.shape))
+
+
+def _cheapest_member(cost: Tensor, owner: Tensor, k: int) -> Tensor:
+    """For each cluster its member of least ``cost`` (B, N), the first of equals: (B, K)."""
+    lowest = cost.new_full((cost.shape[0], k), torch.inf).scatter_reduce(1, owner, cost, "amin")
+    return _first_member(owner, k, cost <= lowest.gather(1, owner))
+
+
+def _first_member(owner: Tensor, k: int, among: Tensor | None = None) -> Tensor:
+    """The lowest index in each cluster, of the tokens marked in ``among`` (B, N) if given: (B, K)."""
+    b, n = owner.shape
+    index = torch.arange(n, device=owner.device).expand(b, n)
+    if among is not None:
+        index = torch.where(among, index, n - 1)
+    return owner.new_full((b, k), n - 1).scatter_reduce(1, owner, index, "amin")
+
+
+def _nearest_centre(x: Tensor, centres: Tensor) -> Tensor:
+    """Eq. 14; |x|^2 is the same for all centres, so it is left out."""
+    square = centres.square().sum(dim=-1).unsqueeze(1)
+    return torch.baddbmm(square, x, centres.transpose(1, 2), alpha=-2).argmin(dim=2)
+
+
+def _without_empty(owner: Tensor, member: Tensor) -> Tensor:
+    """``owner``, or, in images where a cluster is empty, ``owner`` with every ``member`` back in its cluster."""
+    empty = torch.ones(member.shape, dtype=torch.bool, device=owner.device).scatter(1, owner, False)
+    own = torch.arange(member.shape[1], device=owner.device).expand(member.shape)
+    return torch.where(empty.any(dim=1, keepdim=True), owner.scatter(1, member, own), owner)
+
+
+def _means(x: Tensor, owner: Tensor, k: int, weight: Tensor) -> Tensor:
+    return pool(x, weighted_means(owner, k, weight))
+
+
+def _other_members(clusters: Clusters) -> tuple[Tensor, Tensor]:
+    """Tokens that do not represent their cluster, in order, and their clusters: both (B, N - K)."""
+    owner, member = clusters
+    represents = torch.zeros(owner.shape, dtype=torch.bool, device=owner.device).scatter(1, member, True)
+    others = represents.argsort(dim=1, stable=True)[:, : owner.shape[1] - member.shape[1]]
+    return others, owner.gather(1, others)
+
+
+def to_float(x: Tensor) -> Tensor:
+    x = x.detach()  # only indices come of it
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def relative_weights(x: Tensor, weight: Tensor | None) -> Tensor:
+    """Weights relative to the image's largest, none of them zero."""
+    if weight is None:
+        return torch.ones(x.shape[:2], device=x.device)
+    weight = weight.detach()
+    largest = weight.amax(dim=1, keepdim=True).clamp_min(torch.finfo(weight.dtype).tiny)
+    return (weight / largest).clamp_min(LEAST_WEIGHT)
+
+
+def _check_first(x: Tensor, first: Tensor, iterations: int) -> None:
+    n, k = x.shape[1], first.shape[1]
+    if not 1 <= k <= n:
+        raise ValueError(f"Clustering {n} tokens takes 1 to {n} first centres; got {k}.")
+    if iterations < 1:
+        raise ValueError(f"Clustering takes at least 1 iteration; got {iterations}.")

@@ -1,0 +1,116 @@
+"""Ward's agglomeration: merge the pair of clusters whose union raises the weighted sum of squares least.
+
+The sum of squares is sum_i w_i |x_i - c(i)|^2 with c the weighted mean of the token's cluster. Merging clusters a and
+b raises it by w_a w_b / (w_a + w_b) |c_a - c_b|^2, which is the cost of a merge here.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from foveate.core.assignment import joined_means, pool
+from foveate.core.cluster import Clusters, relative_weights, squared_distances, to_float
+
+
+def ward_greedy(x: Tensor, keep: int, weight: Tensor | None = None) -> Clusters:
+    """Merge the cheapest pair of tokens x (B, N, C), again and again, until ``keep`` clusters are left.
+
+    Exact: each merge is the cheapest of all there are, ties going to the lower indices. The costs follow from those
+    before the merge of a and b (Lance and Williams): cost(ab, z) =
+    ((w_a + w_z) cost(a, z) + (w_b + w_z) cost(b, z) - w_z cost(a, b)) / (w_a + w_b + w_z). N - K steps, one after
+    another: the reference in quality, and slow.
+    """
+    _check_keep(x, keep)
+    b, n, _ = x.shape
+    w = relative_weights(x, weight)
+    cost = squared_distances(x) / (1 / w.unsqueeze(2) + 1 / w.unsqueeze(1))
+    cost.diagonal(dim1=1, dim2=2).fill_(torch.inf)
+    index = torch.arange(n, device=x.device).expand(b, n)
+    owner, alive = index, torch.ones(b, n, dtype=torch.bool, device=x.device)
+    for _ in range(n - keep):
+        pair = cost.flatten(1).argmin(dim=1, keepdim=True)  # (B, 1)
+        first, second = torch.minimum(pair // n, pair % n), torch.maximum(pair // n, pair % n)
+        merged = _merged_cost(cost, w, first, second)
+        alive = alive.scatter(1, second, False)
+        is_first, is_second = index == first, index == second
+        merged = merged.masked_fill(~alive | is_first, torch.inf)
+        cost = torch.where(is_first.unsqueeze(2), merged.unsqueeze(1), cost)
+        cost = torch.where(is_first.unsqueeze(1), merged.unsqueeze(2), cost)
+        cost = cost.masked_fill(is_second.unsqueeze(2) | is_second.unsqueeze(1), torch.inf)
+        w = w.scatter_add(1, first, w.gather(1, second))
+        owner = torch.where(owner == second, first, owner)
+    slot = alive.cumsum(1) - 1
+    member = (~alive).to(torch.uint8).argsort(dim=1, stable=True)[:, :keep]
+    return Clusters(slot.gather(1, owner), member)
+
+
+def ward_rounds(x: Tensor, keep: int, weight: Tensor | None = None, rounds: int = 3) -> Clusters:
+    """Merge tokens x (B, N, C) in about ``rounds`` rounds of many merges each, until ``keep`` clusters are left.
+
+    In a round the clusters at even places are sources and those at odd places targets; each source proposes to the
+    target that is cheapest to merge with, and the cheapest proposals are accepted, an equal share of all merges in
+    every round. A round merges half of the clusters at most, so there are more rounds where more must go. Clusters
+    keep the order of their first tokens.
+    """
+    _check_keep(x, keep)
+    x, w = to_float(x), relative_weights(x, weight)
+    owner = member = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
+    plan = merges_by_round(x.shape[1], keep, rounds)
+    for number, merges in enumerate(plan, start=1):
+        source, target = _cheapest_proposals(x, w, merges)
+        staying, slot = _close_ranks(x.shape[1], source)
+        joined = slot.gather(1, target)
+        owner = slot.scatter(1, source, joined).gather(1, owner)
+        member = member.gather(1, staying)
+        if number < len(plan):
+            means = joined_means(staying, source, joined, x.shape[1], w)
+            assert means.sizes is not None
+            x, w = pool(x, means), means.sizes
+    return Clusters(owner, member)
+
+
+def merges_by_round(n: int, keep: int, rounds: int) -> tuple[int, ...]:
+    """How many clusters merge in each round on the way from n to ``keep``."""
+    merges: list[int] = []
+    while n > keep:
+        wanted = -(-(n - keep) // max(1, rounds - len(merges)))
+        merges.append(min(wanted, n // 2))
+        n -= merges[-1]
+    return tuple(merges)
+
+
+def _merged_cost(cost: Tensor, w: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """Cost of merging (first + second) with every other cluster, (B, N)."""
+    n = w.shape[1]
+    to_first, to_second = (cost.gather(1, i.unsqueeze(2).expand(-1, 1, n)).squeeze(1) for i in (first, second))
+    w_first, w_second = w.gather(1, first), w.gather(1, second)
+    between = to_first.gather(1, second)
+    return ((w_first + w) * to_first + (w_second + w) * to_second - w * between) / (w_first + w_second + w)
+
+
+def _cheapest_proposals(x: Tensor, w: Tensor, merges: int) -> tuple[Tensor, Tensor]:
+    """The ``merges`` cheapest merges of an even place into an odd one: places of sources and targets, (B, merges)."""
+    square = x.square().sum(dim=-1)
+    distance = torch.baddbmm(square[:, None, 1::2], x[:, ::2], x[:, 1::2].transpose(1, 2), alpha=-2)
+    distance = distance.add_(square[:, ::2, None]).clamp_min_(0)
+    inverse = w.reciprocal()
+    cost, target = distance.div_(inverse[:, ::2, None] + inverse[:, None, 1::2]).min(dim=2)
+    source = cost.topk(merges, dim=1, largest=False).indices
+    return source * 2, target.gather(1, source) * 2 + 1
+
+
+def _close_ranks(n: int, leaving: Tensor) -> tuple[Tensor, Tensor]:
+    """Places that stay, (B, n - R), and where each of n places moves when those of ``leaving`` (B, R) are gone."""
+    b, gone = leaving.shape
+    stays = torch.ones(b, n, dtype=torch.long, device=leaving.device).scatter(1, leaving, 0)
+    slot = stays.cumsum(1) - 1
+    place = torch.arange(n, device=leaving.device).expand(b, n)
+    # those that leave are written to a column of their own, which is cut off
+    staying = place.new_zeros(b, n - gone + 1).scatter(1, torch.where(stays > 0, slot, n - gone), place)
+    return staying[:, :-1], slot
+
+
+def _check_keep(x: Tensor, keep: int) -> None:
+    if not 1 <= keep <= x.shape[1]:
+        raise ValueError(f"Ward's agglomeration of {x.shape[1]} tokens ends in 1 to {x.shape[1]} clusters; got {keep}.")

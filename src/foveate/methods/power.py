@@ -1,0 +1,131 @@
+"""PoWER-BERT (Goyal et al., ICML 2020): keep the tokens of largest significance, and learn how many in each block.
+
+Three stages: fine-tune; search, with every token scaled by how much its rank is worth (``PoWERSearch``, added to the
+loss: ``strength * mass_penalty(model)``); read the counts off (``found_counts``) and fine-tune again with ``PoWER`` or
+any other method at those counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from foveate.core import Assignment, keep_topk
+from foveate.methods.base import BlockView, Method, Need, Site, StepShape, register
+
+
+@register("power")
+@dataclass(frozen=True)
+class PoWER(Method):
+    """Keep the tokens that receive most attention and drop the others.
+
+    The significance of token j is the attention paid to it, summed over heads and queries.
+    """
+
+    site: ClassVar[Site] = Site.POST_ATTN
+
+    def needs(self, has_cls: bool) -> frozenset[Need]:
+        return frozenset({"attn_received"})
+
+    def assign(self, view: BlockView, keep: int) -> Assignment:
+        return keep_topk(view.attn_received, keep)
+
+
+class SoftExtract(nn.Module):
+    """Retention parameters of one block: how much the token at each rank of significance is worth, in [0, 1]."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.retention = nn.Parameter(torch.ones(n))
+
+    def clamped(self) -> Tensor:
+        """The parameters as they act. Gradients pass as if nothing was cut off, so that none of them gets stuck."""
+        return self.retention + (self.retention.clamp(0, 1) - self.retention).detach()
+
+    def mass(self) -> Tensor:
+        """Sum of the retention parameters: how many tokens this block keeps, softly."""
+        return self.clamped().sum()
+
+    @torch.no_grad()
+    def project_(self) -> None:
+        """Bring the parameters back to [0, 1]; to be called after each step of the optimiser."""
+        self.retention.clamp_(0, 1)
+
+    def forward(self, significance: Tensor) -> Tensor:
+        """What each token of ``significance`` (B, N) is worth by its rank, (B, N)."""
+        if significance.shape[1] != len(self.retention):
+            raise ValueError(
+                f"This search was set up for {len(self.retention)} patch tokens; the image has "
+                f"{significance.shape[1]}. Give images of the size the model was made for."
+            )
+        by_rank = significance.argsort(dim=1, descending=True, stable=True)
+        return torch.zeros_like(significance).scatter(
+            1, by_rank, self.clamped().to(significance.dtype).expand_as(significance)
+        )
+
+
+@register("power-search")
+@dataclass(frozen=True)
+class PoWERSearch(Method):
+    """Search for the counts: scale each token by a learned value of its rank, and drop none.
+
+    In every block, the token whose significance has rank p is multiplied by r[p] in [0, 1], one parameter per block
+    and rank, all starting at 1. It fixes its own counts: all tokens stay.
+    """
+
+    site: ClassVar[Site] = Site.POST_ATTN
+    training_free: ClassVar[bool] = False
+
+    def needs(self, has_cls: bool) -> frozenset[Need]:
+        return frozenset({"attn_received"})
+
+    def own_counts(self, depth: int, grid: tuple[int, int]) -> tuple[int, ...]:
+        return (grid[0] * grid[1],) * depth
+
+    def soft_blocks(self, depth: int) -> tuple[int, ...]:
+        return tuple(range(depth))
+
+    def build(self, step: StepShape, block: int) -> nn.Module:
+        return SoftExtract(step.n)
+
+    def assign(self, view: BlockView, keep: int) -> Assignment:
+        assert view.module is not None
+        return Assignment(None, None, view.module(view.attn_received), keep, keep)
+
+
+def soft_extracts(model: nn.Module) -> list[SoftExtract]:
+    """The search modules of a model, in the order of its blocks."""
+    found = [m for m in model.modules() if isinstance(m, SoftExtract)]
+    if not found:
+        raise ValueError("This model has no search modules: reduce_(model, PoWERSearch()) adds them.")
+    return found
+
+
+def mass_penalty(model: nn.Module) -> Tensor:
+    """sum_l l * mass(l), with blocks numbered from 1: later blocks are to keep less. Add it times a strength."""
+    return torch.stack([(i + 1) * module.mass() for i, module in enumerate(soft_extracts(model))]).sum()
+
+
+def project_retention_(model: nn.Module) -> None:
+    """``SoftExtract.project_`` in every block."""
+    for module in soft_extracts(model):
+        module.project_()
+
+
+def found_counts(model: nn.Module) -> list[int]:
+    """The counts a search has found, ``Keep(found_counts(model))``: ceil(mass(l)), never rising."""
+    return hard_counts(float(module.mass()) for module in soft_extracts(model))
+
+
+def hard_counts(masses: Iterable[float]) -> list[int]:
+    """K_l = ceil(mass(l)), made non-increasing by a running minimum."""
+    counts: list[int] = []
+    for mass in masses:
+        count = math.ceil(mass - 1e-4)  # a sum of float32 ones may end a hair above a whole number
+        counts.append(min([max(0, count), *counts[-1:]]))
+    return counts

@@ -1,0 +1,73 @@
+"""Ward's agglomeration weighted by attention: this library's own, for pretrained models that are not trained again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from foveate.core import Assignment, cluster_means, keep_topk, pool, pool_at_mean_norm, ward_greedy, ward_rounds
+from foveate.core.ward import merges_by_round
+from foveate.methods.base import BlockView, Method, Need, Site, StepShape, middle_blocks, register
+
+
+@register("ward")
+@dataclass(frozen=True)
+class Ward(Method):
+    """Merge the tokens whose union loses least of what the model attends to.
+
+    Merging i and j costs w_i w_j / (w_i + w_j) |x_i - x_j|^2 on the residual stream between attention and MLP, Ward's
+    criterion. The weight w is the attention a token receives from all queries, sum over heads; on a model with a class
+    token its geometric mean with the class token's attention. The merged token is the mean of its members weighted by
+    w, at their mean norm, and later attention adds log(size). ``Budget`` takes an equal share of the tokens at four
+    evenly spaced blocks, none in the first quarter.
+    """
+
+    search: Literal["rounds", "greedy"] = "rounds"
+    """How merges are found: in a few rounds between alternating halves, or one by one, exact and slow."""
+    rounds: int = 3
+    """Rounds a reduction is spread over; more are used where each would merge more than half."""
+    carry: bool = True
+    """Add log(size) to attention logits: a merged token weighs as much as its members."""
+    rescale: bool = True
+    """Give a merged token its members' mean norm; the mean itself is shorter."""
+
+    site: ClassVar[Site] = Site.POST_ATTN
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise ValueError(f"Ward.rounds is 1 or more; got {self.rounds}.")
+
+    def needs(self, has_cls: bool) -> frozenset[Need]:
+        return frozenset({"attn_received", "cls_attn"}) if has_cls else frozenset({"attn_received"})
+
+    def assign(self, view: BlockView, keep: int) -> Assignment:
+        if keep == 0:
+            return keep_topk(view.attn_received, 0)
+        weight = view.attn_received.detach()
+        if view.has_cls:
+            weight = (weight * view.cls_attn.detach()).sqrt()
+        if self.search == "greedy":
+            clusters = ward_greedy(view.patches, keep, weight)
+        else:
+            clusters = ward_rounds(view.patches, keep, weight, self.rounds)
+        return cluster_means(clusters, view.size, weight)
+
+    def combine(self, view: BlockView, assignment: Assignment) -> Tensor:
+        put_together = pool_at_mean_norm if self.rescale else pool
+        return put_together(view.tokens, assignment, prefix=view.prefix)
+
+    def macs(self, step: StepShape) -> int:
+        if step.keep == 0:
+            return 0
+        if self.search == "greedy":
+            return step.n**2 * step.dim
+        total, n = 0, step.n
+        for merges in merges_by_round(step.n, step.keep, self.rounds):
+            total += (n - n // 2) * (n // 2) * step.dim
+            n -= merges
+        return total
+
+    def spread(self, strength: float, depth: int, n: int) -> tuple[int, ...]:
+        return self.equal_ratio(middle_blocks(depth, 4), strength, depth, n)
