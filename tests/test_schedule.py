@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.cost import BlockShape, ModelShape, count, make_plan
-from foveate.methods import EViT, FreeSlice, Method, RandomSelect, Site, ToMe, TopK
+from foveate.methods import EViT, FreeSlice, Method, RandomSelect, Site, TokenPooling, ToMe, TopK, Ward
 from foveate.schedule import (
     Budget,
     Keep,
@@ -303,6 +303,41 @@ def test_a_budget_is_met_within_one_percent_overhead_included(method, fraction):
     Keep(counts).counts(method, 12, 196)  # raises where a step is out of the method's reach
     ratio = macs_by_hand(counts, method) / macs_by_hand((196,) * 12, method)
     assert ratio == pytest.approx(fraction, rel=0.01)
+
+
+SPARE_THE_FIRST_QUARTER = (TokenPooling(), TokenPooling(clustering="kmeans"), Ward(), Ward("greedy"))
+
+
+@pytest.mark.parametrize("fraction", [0.4, 0.5, 0.65, 0.8])
+@pytest.mark.parametrize("method", SPARE_THE_FIRST_QUARTER, ids=repr)
+def test_clustering_takes_an_equal_share_at_four_blocks_none_of_them_early(method, fraction):
+    plan = make_plan(DEIT_S, method, Budget(fraction))
+    assert [block for block in range(12) if plan.acts_in(block)] == [3, 5, 7, 9]
+    shares = [plan.counts[block] / plan.before(block) for block in (3, 5, 7, 9)]
+    assert max(shares) - min(shares) < 0.06  # whole tokens: one of twenty is 0.05
+    whole = count(DEIT_S, make_plan(DEIT_S, method, Keep({})), None, 0).macs
+    assert count(DEIT_S, plan, method, 0).macs == pytest.approx(fraction * whole, rel=0.01)
+
+
+@pytest.mark.parametrize("method", [ToMe(), EViT(), Ward(), RandomSelect()], ids=repr)
+def test_a_budget_may_name_its_blocks(method):
+    plan = make_plan(DEIT_S, method, Budget(0.7, blocks=(4, 8)))
+    assert [block for block in range(12) if plan.acts_in(block)] == [4, 8]
+    whole = count(DEIT_S, make_plan(DEIT_S, method, Keep({})), None, 0).macs
+    assert count(DEIT_S, plan, method, 0).macs == pytest.approx(0.7 * whole, rel=0.01)
+
+
+def test_a_budgets_blocks_are_checked():
+    with pytest.raises(PlanError, match="must rise without repeats"):
+        Budget(0.5, blocks=(4, 4))
+    with pytest.raises(PlanError, match=r"Budget.blocks=\(3, 12\) but the model has 12 blocks"):
+        make_plan(DEIT_S, Ward(), Budget(0.5, blocks=(3, 12)))
+
+
+def test_a_method_that_fixes_its_counts_refuses_another_schedule():
+    assert make_plan(DEIT_S, Halving(), Keep({})).counts == (196,) * 12
+    with pytest.raises(PlanError, match=r"Halving fixes its own counts; leave out the schedule RemovePerBlock\(r=8\)"):
+        make_plan(DEIT_S, Halving(), RemovePerBlock(8))
 
 
 @pytest.mark.parametrize("method", METHODS, ids=repr)

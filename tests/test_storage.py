@@ -108,6 +108,56 @@ def test_weights_that_do_not_fit_are_named(saved):
         fv.load(saved, model=make("timm-cls"))
 
 
+SCHEDULES = [
+    fv.Keep([196, 100, 50]),
+    fv.Keep({3: 100}),
+    fv.KeepRate(0.7, blocks=(3, 6)),
+    fv.RemovePerBlock(8),
+    fv.Budget(0.5),
+    fv.Budget(0.5, blocks=(2, 5)),
+]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
+def test_a_schedule_survives_its_file(schedule, tmp_path):
+    path = fv.save_schedule(schedule, tmp_path / "new" / "counts.json")
+    assert fv.load_schedule(path) == schedule
+    assert [f.name for f in path.parent.iterdir()] == ["counts.json"]
+
+
+def test_a_crash_while_saving_a_schedule_leaves_the_old_one(tmp_path, monkeypatch):
+    path = fv.save_schedule(fv.Budget(0.5), tmp_path / "counts.json")
+
+    def crash(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(storage.os, "fsync", crash)
+    with pytest.raises(KeyboardInterrupt):
+        fv.save_schedule(fv.Budget(0.8), path)
+    assert fv.load_schedule(path) == fv.Budget(0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        (None, "There is no file"),
+        ("{", "not valid JSON"),
+        ("[1, 2]", "has format None"),
+        ('{"format": 7}', "has format 7"),
+        ('{"format": 1}', "does not hold a schedule"),
+        ('{"format": 1, "schedule": {"kind": "keep"}}', "does not hold a schedule"),
+        ('{"format": 1, "schedule": {"kind": "budget", "rate": 2}}', "does not hold a schedule"),
+        ('{"format": 1, "schedule": {"kind": "sometimes"}}', "There is no schedule 'sometimes'"),
+    ],
+)
+def test_a_file_without_a_schedule_is_refused_with_words(text, match, tmp_path):
+    path = tmp_path / "counts.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ValueError, match=match):
+        fv.load_schedule(path)
+
+
 def _edit(folder, **changes):
     path = folder / "foveate.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))

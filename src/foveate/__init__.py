@@ -19,7 +19,7 @@ from foveate.methods import (
     Ward,
 )
 from foveate.schedule import Budget, Keep, KeepRate, PlanError, RemovePerBlock, Schedule
-from foveate.storage import load, save
+from foveate.storage import load, load_schedule, save, save_schedule
 
 __version__ = "0.1.0"
 
@@ -49,8 +49,10 @@ __all__ = [
     "cost",
     "features",
     "load",
+    "load_schedule",
     "reduce_",
     "restore_",
     "save",
+    "save_schedule",
     "trace",
 ]

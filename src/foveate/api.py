@@ -13,6 +13,8 @@ from foveate.adapters import (
     Reduced,
     Reduction,
     Trace,
+    UnitQK,
+    UnitScales,
     encode,
     find_adapter,
     reduced_class,
@@ -26,12 +28,21 @@ from foveate.schedule import OwnCounts, Schedule
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def reduce_(model: Model, method: Method, schedule: Schedule | None = None, *, exact_last_block: bool = False) -> Model:
+def reduce_(
+    model: Model,
+    method: Method,
+    schedule: Schedule | None = None,
+    *,
+    exact_last_block: bool = False,
+    unit_qk: UnitQK | None = None,
+) -> Model:
     """Make ``model`` keep fewer tokens, in place; returns it.
 
     ``schedule`` may be left out where the method fixes its own counts. ``exact_last_block`` computes the last block
     for prefix tokens alone, which is exact where the head reads nothing else; ``forward_features`` then returns
-    prefix tokens only. On any error the model is left as it was.
+    prefix tokens only. ``unit_qk`` makes attention compare queries and keys of unit length, with a scale of 1
+    ("fixed") or one learned in each block ("learned"); such a model is to be trained. On any error the model is left
+    as it was.
     """
     adapter = find_adapter(model)
     if isinstance(model, Reduced):
@@ -53,7 +64,10 @@ def reduce_(model: Model, method: Method, schedule: Schedule | None = None, *, e
         raise ValueError("exact_last_block needs a head that reads prefix tokens only; this one reads patch tokens.")
     if exact_last_block and not shape.num_prefix:
         raise ValueError("exact_last_block needs a prefix token (class token); this model has none.")
-    reduction = Reduction(method, schedule or OwnCounts(), shape, exact_last_block)
+    if unit_qk not in (None, "fixed", "learned"):
+        raise ValueError(f"unit_qk is 'fixed', 'learned' or None; got {unit_qk!r}.")
+    scales = None if unit_qk is None else UnitScales(unit_qk, shape)
+    reduction = Reduction(method, schedule or OwnCounts(), shape, exact_last_block, scales)
     reference = next(model.parameters())
     model.add_module(CHILD, reduction.to(reference.device, reference.dtype).train(model.training))
     model.__class__ = reduced_class(adapter.mixin, type(model))

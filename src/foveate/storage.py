@@ -15,7 +15,7 @@ from torch import nn
 from foveate.adapters import CHILD, Adapter, adapter_for, find_adapter, reduction_of
 from foveate.api import reduce_
 from foveate.methods.options import build, describe
-from foveate.schedule import OwnCounts, build_schedule, describe_schedule
+from foveate.schedule import OwnCounts, Schedule, build_schedule, describe_schedule
 
 MANIFEST = "foveate.json"
 FORMAT = 1
@@ -61,9 +61,30 @@ def load(directory: str | os.PathLike[str], model: nn.Module | None = None) -> n
         schedule = build_schedule(reduction["schedule"])
         method = build(reduction["method"]["name"], reduction["method"]["options"])
         own = isinstance(schedule, OwnCounts)
-        reduce_(model, method, None if own else schedule, exact_last_block=reduction["exact_last_block"])
+        options = {name: reduction[name] for name in ("exact_last_block", "unit_qk") if name in reduction}
+        reduce_(model, method, None if own else schedule, **options)
     _fill(model, folder / manifest["weights"])
     return model.eval()
+
+
+def save_schedule(schedule: Schedule, path: str | os.PathLike[str]) -> Path:
+    """Write a schedule to a JSON file, for example ``Keep(found_counts(model))`` after a search."""
+    file = Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    _replace(file, json.dumps({"format": FORMAT, "schedule": describe_schedule(schedule)}, indent=2) + "\n")
+    return file
+
+
+def load_schedule(path: str | os.PathLike[str]) -> Schedule:
+    """The schedule that ``save_schedule`` wrote."""
+    file = Path(path)
+    if not file.is_file():
+        raise ValueError(f"There is no file {file}.")
+    data = _read_json(file)
+    try:
+        return build_schedule(data["schedule"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{file} does not hold a schedule written by foveate.save_schedule.") from error
 
 
 def _how(model: nn.Module) -> dict[str, Any]:
@@ -75,6 +96,7 @@ def _how(model: nn.Module) -> dict[str, Any]:
             "method": describe(reduction.method),
             "schedule": describe_schedule(reduction.schedule),
             "exact_last_block": reduction.exact_last_block,
+            "unit_qk": reduction.unit_qk,
         }
     }
 
@@ -129,20 +151,26 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.is_file():
         raise ValueError(f"{folder} has no {MANIFEST}, so it was not written by foveate.save.")
-    try:
-        manifest: dict[str, Any] = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not valid JSON: {error}.") from error
-    if manifest.get("format") != FORMAT:
-        raise ValueError(f"{path} has format {manifest.get('format')!r}; this foveate reads {FORMAT}.")
+    manifest = _read_json(path)
     if Path(str(manifest.get("weights"))).name != manifest.get("weights"):
         raise ValueError(f"{path} points outside its own directory: {manifest.get('weights')!r}.")
     return manifest
 
 
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not valid JSON: {error}.") from error
+    found = data.get("format") if isinstance(data, dict) else None
+    if found != FORMAT:
+        raise ValueError(f"{path} has format {found!r}; this foveate reads {FORMAT}.")
+    return dict(data)
+
+
 def _replace(path: Path, text: str) -> None:
     """Write a file in one step: all of it or nothing."""
-    temporary = path.with_suffix(".tmp")
+    temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}.tmp")  # a name no file of the user's has
     with temporary.open("w") as file:
         file.write(text)
         file.flush()

@@ -53,6 +53,7 @@ SCHEDULES = {
     "--keep 100,90,80,70,60,50": fv.Keep([100, 90, 80, 70, 60, 50]),
     "--remove 7": fv.RemovePerBlock(7),
     "--budget 0.6": fv.Budget(0.6),
+    "--budget 0.8 --blocks 1,4": fv.Budget(0.8, (1, 4)),
 }
 
 
@@ -153,3 +154,13 @@ def test_a_saved_model_brings_its_reduction(cost_rows, tmp_path):
 )
 def test_run_lengths(values, text):
     assert run_lengths(values) == text
+
+
+def test_a_schedule_can_come_from_a_file(cost_rows, run, tmp_path):
+    path = str(fv.save_schedule(fv.Keep({1: 80, 3: 50}), tmp_path / "counts.json"))
+    assert cost_rows("test_vit", "--method", "power", "--schedule", path) == cost_rows(
+        "test_vit", "--method", "power", "--keep", "1:80,3:50"
+    )
+    missing = run("cost", "test_vit", "--method", "power", "--schedule", str(tmp_path / "no.json"))
+    assert missing.code == 2
+    assert "There is no file" in missing.err

@@ -12,6 +12,7 @@ from foveate.adapters.dense import Trace, spread_to_patches
 from foveate.adapters.engine import Encoded, encode
 from foveate.adapters.timm_vit import TIMM
 from foveate.adapters.torchvision_vit import TORCHVISION
+from foveate.adapters.unit_qk import UnitQK, UnitScales
 
 __all__ = [
     "CHILD",
@@ -20,6 +21,8 @@ __all__ = [
     "Reduced",
     "Reduction",
     "Trace",
+    "UnitQK",
+    "UnitScales",
     "UnsupportedModel",
     "adapter_for",
     "all_adapters",

@@ -77,18 +77,31 @@ class BlockOps(ABC):
 class Reduction(nn.Module):
     """How a model is reduced: the child module ``foveate``. It holds the method's parameters where it has any."""
 
-    def __init__(self, method: Method, schedule: Schedule, shape: ModelShape, exact_last_block: bool) -> None:
+    def __init__(
+        self,
+        method: Method,
+        schedule: Schedule,
+        shape: ModelShape,
+        exact_last_block: bool = False,
+        unit_scales: Any = None,
+    ) -> None:
         super().__init__()
         self.method = method
         self.schedule = schedule
         self.exact_last_block = exact_last_block
         self.shape = shape
         self.plan = make_plan(shape, method, schedule, exact_last_block)
+        self.unit_scales = unit_scales
         self.learned = nn.ModuleDict()
         for block in filter(self.plan.acts_in, range(shape.depth)):
             module = method.build(step_shape(shape, self.plan, block), block)
             if module is not None:
                 self.learned[str(block)] = module
+
+    @property
+    def unit_qk(self) -> str | None:
+        """How queries and keys are normalised, as ``reduce_`` was told."""
+        return None if self.unit_scales is None else self.unit_scales.kind
 
     @property
     def modules_by_block(self) -> dict[int, nn.Module]:
@@ -103,7 +116,8 @@ class Reduction(nn.Module):
 
     def extra_repr(self) -> str:
         last = ", exact_last_block=True" if self.exact_last_block else ""
-        return f"{self.method!r}, {self.schedule!r}{last}"
+        unit = f", unit_qk={self.unit_qk!r}" if self.unit_qk else ""
+        return f"{self.method!r}, {self.schedule!r}{last}{unit}"
 
 
 class Adapter(ABC):

@@ -7,6 +7,7 @@ called as it is, and an empty schedule therefore changes nothing, bit for bit.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from foveate.adapters.base import Adapter, BlockOps, Heads, Reduction, reduction_of
+from foveate.adapters.unit_qk import UnitHeads
 from foveate.core import Assignment, attend, attend_and_score, class_row, log_size_bias, pool_size
 from foveate.methods.base import BlockView, Site
 
@@ -88,7 +90,8 @@ class _Runner:
     """Runs single blocks of one reduced model, for one number of patches."""
 
     def __init__(self, adapter: Adapter, model: Any, reduction: Reduction, grid: tuple[int, int], record: bool) -> None:
-        self.ops = adapter.ops(model)
+        self.ops: BlockOps = adapter.ops(model)
+        self.unit_scales = reduction.unit_scales
         self.prefix = adapter.num_prefix(model)
         self.has_cls = adapter.has_cls(model)
         self.record = record
@@ -99,6 +102,14 @@ class _Runner:
         self.plan = reduction.plan_for(grid)
 
     def run(self, block: nn.Module, stream: Stream, index: int) -> BlockOutput:
+        """One block, by the pieces as they are or with queries and keys of unit length."""
+        if self.unit_scales is None:
+            return self._run(block, stream, index)
+        runner = copy.copy(self)
+        runner.ops = UnitHeads(self.ops, self.unit_scales.of(index))
+        return runner._run(block, stream, index)
+
+    def _run(self, block: nn.Module, stream: Stream, index: int) -> BlockOutput:
         if self.plan.exact_last_block and index == len(self.plan.counts) - 1:
             return self._last_block_for_prefix(block, stream, index)
         if not self.plan.acts_in(index):

@@ -14,6 +14,7 @@ from typing import NoReturn, TypeVar
 from foveate.methods.base import Method, all_methods
 from foveate.methods.options import describe, parse
 from foveate.schedule import Budget, Keep, KeepRate, OwnCounts, RemovePerBlock, Schedule, describe_schedule
+from foveate.storage import load_schedule
 
 T = TypeVar("T")
 SCHEDULES_IN_WORDS = "--keep-rate 0.7 --blocks 3,6,9, --keep 3:100,6:50, --remove 13 or --budget 0.5"
@@ -101,6 +102,12 @@ def add_schedule(parser: argparse.ArgumentParser) -> None:
         help="patch tokens left after blocks, 3:100,6:50, or a list with one count per block",
     )
     one.add_argument("--remove", metavar="R", type=int, help="remove up to R tokens in every block")
+    one.add_argument(
+        "--schedule",
+        metavar="FILE",
+        type=_named(load_schedule),
+        help="a schedule written by foveate.save_schedule, such as the counts a search found",
+    )
     one.add_argument("--budget", metavar="FRACTION", type=float, help="spend this fraction of the unreduced MACs")
     group.add_argument(
         "--blocks",
@@ -142,7 +149,7 @@ def read_schedule(args: argparse.Namespace) -> Schedule | None:
         return RemovePerBlock(args.remove)
     if args.budget is not None:
         return Budget(args.budget, args.blocks)
-    return args.keep
+    return args.keep or args.schedule
 
 
 def parse_keep(text: str) -> Keep:

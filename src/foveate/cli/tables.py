@@ -20,7 +20,7 @@ exit code: 0 if every row holds, 1 if one does not
 
 keys of --json:
   a list; in each entry: name, title, columns, rows [{cells, holds (true, false, or null where the paper prints no
-  number)}], note, holds. Without names: [{name, description}]"""
+  number or a miss is known)}], note, holds. Without names: [{name, description}]"""
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:

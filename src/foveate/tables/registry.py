@@ -16,7 +16,7 @@ class Row:
 
     cells: tuple[Cell, ...]
     holds: bool | None = None
-    """Whether our number meets the printed one; None where the paper prints none."""
+    """Whether our number meets the printed one; None where there is nothing to meet, or a miss is known and explained."""
 
 
 @dataclass(frozen=True)
