@@ -166,6 +166,11 @@ def make_plan(shape: ModelShape, method: Method, schedule: Schedule, exact_last_
     if shape.num_prefix == 0 and min(counts) == 0:
         raise PlanError(f"{schedule!r} leaves no token at all after block {counts.index(0)}. Keep at least 1.")
     soft_blocks = method.soft_blocks(depth) if isinstance(schedule, OwnCounts) else ()
+    if exact_last_block and depth - 1 in soft_blocks:
+        raise PlanError(
+            f"{type(method).__name__} acts in the last block too, where exact_last_block leaves no patch tokens. "
+            "Leave exact_last_block out."
+        )
     return Plan(method.site, n, counts, exact_last_block, soft_blocks)
 
 

@@ -75,7 +75,8 @@ class Assignment:
         if self.joining is None:
             return src, dst, weight
         more = self.joining
-        weight = weight.to(more.weight).scatter_add(1, more.dst, -more.weight)
+        left = weight.to(more.weight).scatter_add(1, more.dst, -more.weight)
+        weight = left.clamp_min(torch.finfo(left.dtype).tiny)  # rounding may leave nothing, yet it stays an edge
         return tuple(torch.cat(pair, dim=1) for pair in zip((src, dst, weight), more, strict=True))  # type: ignore[return-value]
 
     def behind_prefix(self, prefix: int) -> Assignment:
@@ -148,8 +149,12 @@ def pool(x: Tensor, a: Assignment, reduce: Reduce = "sum", prefix: int = 0) -> T
 def pool_at_mean_norm(x: Tensor, a: Assignment, prefix: int = 0) -> Tensor:
     """``pool``, with every slot scaled to the weighted mean norm of its tokens; a mean of vectors is shorter."""
     y = pool(x, a, prefix=prefix)
-    wanted = pool(_norm(x), a, prefix=prefix)
-    return y * (wanted / _norm(y).clamp_min(torch.finfo(wanted.dtype).tiny)).to(y.dtype)
+    norm = _norm(x[:, prefix:])
+    src, dst, weight = a.edges(x.shape[0], x.device)
+    wanted = norm.new_zeros(x.shape[0], a.num_out).scatter_add(1, dst, norm.gather(1, src) * weight.to(norm.dtype))
+    # where tokens cancel out, what is left has no direction worth a thousandfold stretch
+    scale = wanted / torch.maximum(_norm(y[:, prefix:]), wanted * 1e-3).clamp_min(torch.finfo(norm.dtype).tiny)
+    return y * torch.nn.functional.pad(scale, (prefix, 0), value=1.0).to(y.dtype).unsqueeze(-1)
 
 
 def pool_size(size: Tensor, a: Assignment) -> Tensor:
@@ -194,7 +199,9 @@ def compose(first: Assignment, then: Assignment, batch: int, device: torch.devic
     next_edge = take(table, dst1).flatten(1)  # (B, E1 * D)
     index = next_edge.clamp(min=0)
     found = (next_edge >= 0) & (weight1.repeat_interleave(degree, 1) != 0)
-    weight = weight1.repeat_interleave(degree, 1) * weight2.gather(1, index) * found
+    weight = weight1.repeat_interleave(degree, 1) * weight2.gather(1, index)
+    # a share too small to be written is still an edge
+    weight = torch.where(weight == 0, torch.finfo(weight.dtype).tiny, weight) * found
     dst = dst2.gather(1, index)
     return Assignment(src1.repeat_interleave(degree, 1), dst, weight, first.num_in, then.num_out)
 
@@ -243,7 +250,7 @@ def _sum_or_max(x: Tensor, a: Assignment, reduce: Reduce) -> Tensor:
 
 def _norm(x: Tensor) -> Tensor:
     half = x.dtype in (torch.float16, torch.bfloat16)  # whose squares overflow
-    return torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32 if half else None)
+    return torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32 if half else None)
 
 
 def _check_tokens(x: Tensor, expected: int, verb: str, what: str) -> None:

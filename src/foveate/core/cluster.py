@@ -14,19 +14,23 @@ from torch import Tensor
 
 from foveate.core.assignment import Assignment, Joining, joined_means, pool, take, weighted_means
 from foveate.core.noise import counter_uniform
+from foveate.core.precision import in_full_precision, to_float
 
 LEAST_WEIGHT = 1e-6
 """Of an image's largest weight: tokens nobody attends to still belong somewhere, and their clusters have a centre."""
 
 UNSEEN_SHARE = 1e-30
-"""Share of a token in a slot that shows its medoid alone: traceable, and lost in rounding."""
+"""Share of a token in a slot that shows its medoid alone: lost in rounding, and still an edge, so still traced."""
 
 
 class Clusters(NamedTuple):
-    """A partition of N tokens into K clusters, each with one of its members to represent it."""
+    """A partition of N tokens into K clusters, each with one of its members to represent it.
+
+    The representative is the medoid where there is one, and any member otherwise.
+    """
 
     owner: Tensor  # (B, N) cluster of each token
-    member: Tensor  # (B, K) a member of each cluster: its medoid, or its first
+    member: Tensor  # (B, K) representative of each cluster
 
 
 def first_by_score(score: Tensor, k: int) -> Tensor:
@@ -39,6 +43,7 @@ def first_at_random(batch: int, n: int, k: int, seed: int, stream: int, device: 
     return first_by_score(counter_uniform(n, seed, stream, device).expand(batch, n), k)
 
 
+@in_full_precision
 def kmedoids(
     x: Tensor, first: Tensor, weight: Tensor | None = None, iterations: int = 1, early_stop: bool = False
 ) -> Clusters:
@@ -51,7 +56,7 @@ def kmedoids(
     """
     _check_first(x, first, iterations)
     distance = squared_distances(x)
-    weighted = distance * relative_weights(x, weight).unsqueeze(1)  # (B, N, N): column i' holds w_i' d(., i')
+    weighted = distance * weights_or_ones(weight, x).unsqueeze(1)  # (B, N, N): column i' holds w_i' d(., i')
     medoid = first
     for _ in range(iterations):
         owner = _nearest_medoid(distance, medoid)
@@ -65,6 +70,7 @@ def kmedoids(
     return Clusters(_nearest_medoid(distance, medoid), medoid)
 
 
+@in_full_precision
 def kmeans(
     x: Tensor, first: Tensor, weight: Tensor | None = None, iterations: int = 4, early_stop: bool = False
 ) -> Clusters:
@@ -77,7 +83,7 @@ def kmeans(
     """
     _check_first(x, first, iterations)
     x = to_float(x)
-    weight = relative_weights(x, weight)
+    weight = weights_or_ones(weight, x)
     k = first.shape[1]
     centres, member, owner = take(x, first), first, None
     for _ in range(iterations):
@@ -93,13 +99,19 @@ def kmeans(
     return Clusters(owner, member)
 
 
+@in_full_precision
 def squared_distances(x: Tensor) -> Tensor:
     """|x_i - x_j|^2 for all pairs of tokens (B, N, C): (B, N, N), in float32 at least, zero on the diagonal."""
     x = to_float(x)
-    square = x.square().sum(dim=-1)
+    square = squared_norm(x)
     distance = torch.baddbmm(square.unsqueeze(1), x, x.transpose(1, 2), alpha=-2).add_(square.unsqueeze(2))
     distance.diagonal(dim1=1, dim2=2).zero_()
     return distance.clamp_min_(0)
+
+
+def squared_norm(x: Tensor) -> Tensor:
+    """|x_i|^2, (B, N): in one pass, where x.square().sum() would write out the squares."""
+    return torch.linalg.vector_norm(x, dim=-1).square_()
 
 
 def cluster_means(clusters: Clusters, size: Tensor | None = None, weight: Tensor | None = None) -> Assignment:
@@ -108,7 +120,7 @@ def cluster_means(clusters: Clusters, size: Tensor | None = None, weight: Tensor
     n = clusters.owner.shape[1]
     if weight is None:
         return joined_means(clusters.member, others, slot, n, size)
-    mean = joined_means(clusters.member, others, slot, n, weight)
+    mean = joined_means(clusters.member, others, slot, n, relative_weights(weight))
     sizes = joined_means(clusters.member, others, slot, n, size).sizes
     return Assignment(mean.src, None, None, n, mean.num_out, mean.joining, sizes)
 
@@ -146,7 +158,7 @@ def _first_member(owner: Tensor, k: int, among: Tensor | None = None) -> Tensor:
 
 def _nearest_centre(x: Tensor, centres: Tensor) -> Tensor:
     """Eq. 14; |x|^2 is the same for all centres, so it is left out."""
-    square = centres.square().sum(dim=-1).unsqueeze(1)
+    square = squared_norm(centres).unsqueeze(1)
     return torch.baddbmm(square, x, centres.transpose(1, 2), alpha=-2).argmin(dim=2)
 
 
@@ -169,18 +181,16 @@ def _other_members(clusters: Clusters) -> tuple[Tensor, Tensor]:
     return others, owner.gather(1, others)
 
 
-def to_float(x: Tensor) -> Tensor:
-    x = x.detach()  # only indices come of it
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-
-
-def relative_weights(x: Tensor, weight: Tensor | None) -> Tensor:
-    """Weights relative to the image's largest, none of them zero."""
-    if weight is None:
-        return torch.ones(x.shape[:2], device=x.device)
-    weight = weight.detach()
+def relative_weights(weight: Tensor) -> Tensor:
+    """Weights (B, N) relative to the image's largest, none of them zero."""
+    weight = to_float(weight)
     largest = weight.amax(dim=1, keepdim=True).clamp_min(torch.finfo(weight.dtype).tiny)
     return (weight / largest).clamp_min(LEAST_WEIGHT)
+
+
+def weights_or_ones(weight: Tensor | None, x: Tensor) -> Tensor:
+    """``relative_weights``, or ones for tokens x (B, N, C) where all weigh the same."""
+    return torch.ones(x.shape[:2], device=x.device) if weight is None else relative_weights(weight)
 
 
 def _check_first(x: Tensor, first: Tensor, iterations: int) -> None:

@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 
 from foveate.core.assignment import Assignment, joined_means
+from foveate.core.precision import in_full_precision, to_float
 
 
+@in_full_precision
 def merge_most_similar(metric: Tensor, keep: int, size: Tensor | None = None, phase: int = 0) -> Assignment:
     """Merge the most similar pairs of tokens until ``keep`` are left, each the mean weighted by ``size`` (B, N).
 
@@ -23,9 +25,7 @@ def merge_most_similar(metric: Tensor, keep: int, size: Tensor | None = None, ph
     if targets == 0:  # a single token
         token, none = metric.new_zeros(b, 1, dtype=torch.long), metric.new_zeros(b, 0, dtype=torch.long)
         return joined_means(token, none, none, n, size)
-    metric = metric.detach()  # only indices come of it
-    if metric.dtype in (torch.float16, torch.bfloat16):
-        metric = metric.float()  # squares of half-precision keys overflow
+    metric = to_float(metric)  # only indices come of it
     unit = metric / torch.linalg.vector_norm(metric, dim=-1, keepdim=True).clamp_min_(1e-12)
     best, target = torch.bmm(unit[:, phase::2], unit[:, 1 - phase :: 2].transpose(1, 2)).max(dim=-1)
     order = best.argsort(dim=1, descending=True, stable=True)

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from foveate.core.assignment import joined_means, pool
-from foveate.core.cluster import Clusters, relative_weights, squared_distances, to_float
+from foveate.core.cluster import Clusters, squared_distances, squared_norm, weights_or_ones
+from foveate.core.precision import in_full_precision, to_float
 
 
+@in_full_precision
 def ward_greedy(x: Tensor, keep: int, weight: Tensor | None = None) -> Clusters:
     """Merge the cheapest pair of tokens x (B, N, C), again and again, until ``keep`` clusters are left.
 
@@ -23,7 +25,7 @@ def ward_greedy(x: Tensor, keep: int, weight: Tensor | None = None) -> Clusters:
     """
     _check_keep(x, keep)
     b, n, _ = x.shape
-    w = relative_weights(x, weight)
+    w = weights_or_ones(weight, x)
     cost = squared_distances(x) / (1 / w.unsqueeze(2) + 1 / w.unsqueeze(1))
     cost.diagonal(dim1=1, dim2=2).fill_(torch.inf)
     index = torch.arange(n, device=x.device).expand(b, n)
@@ -45,16 +47,17 @@ def ward_greedy(x: Tensor, keep: int, weight: Tensor | None = None) -> Clusters:
     return Clusters(slot.gather(1, owner), member)
 
 
+@in_full_precision
 def ward_rounds(x: Tensor, keep: int, weight: Tensor | None = None, rounds: int = 3) -> Clusters:
     """Merge tokens x (B, N, C) in about ``rounds`` rounds of many merges each, until ``keep`` clusters are left.
 
     In a round the clusters at even places are sources and those at odd places targets; each source proposes to the
     target that is cheapest to merge with, and the cheapest proposals are accepted, an equal share of all merges in
-    every round. A round merges half of the clusters at most, so there are more rounds where more must go. Clusters
-    keep the order of their first tokens.
+    every round. A round merges half of the clusters at most, so there are more rounds where more must go. A merged
+    cluster takes the place of its target.
     """
     _check_keep(x, keep)
-    x, w = to_float(x), relative_weights(x, weight)
+    x, w = to_float(x), weights_or_ones(weight, x)
     owner = member = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
     plan = merges_by_round(x.shape[1], keep, rounds)
     for number, merges in enumerate(plan, start=1):
@@ -91,7 +94,7 @@ def _merged_cost(cost: Tensor, w: Tensor, first: Tensor, second: Tensor) -> Tens
 
 def _cheapest_proposals(x: Tensor, w: Tensor, merges: int) -> tuple[Tensor, Tensor]:
     """The ``merges`` cheapest merges of an even place into an odd one: places of sources and targets, (B, merges)."""
-    square = x.square().sum(dim=-1)
+    square = squared_norm(x)
     distance = torch.baddbmm(square[:, None, 1::2], x[:, ::2], x[:, 1::2].transpose(1, 2), alpha=-2)
     distance = distance.add_(square[:, ::2, None]).clamp_min_(0)
     inverse = w.reciprocal()

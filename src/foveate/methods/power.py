@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from foveate.core import Assignment, keep_topk
+from foveate.core.cluster import UNSEEN_SHARE
 from foveate.methods.base import BlockView, Method, Need, Site, StepShape, register
 
 
@@ -95,7 +96,9 @@ class PoWERSearch(Method):
 
     def assign(self, view: BlockView, keep: int) -> Assignment:
         assert view.module is not None
-        return Assignment(None, None, view.module(view.attn_received), keep, keep)
+        worth = view.module(view.attn_received)
+        # zero would mean no edge, and the token would no longer count as a patch where heads average
+        return Assignment(None, None, worth + (worth == 0) * UNSEEN_SHARE, keep, keep)
 
 
 def soft_extracts(model: nn.Module) -> list[SoftExtract]:
@@ -119,7 +122,7 @@ def project_retention_(model: nn.Module) -> None:
 
 def found_counts(model: nn.Module) -> list[int]:
     """The counts a search has found, ``Keep(found_counts(model))``: ceil(mass(l)), never rising."""
-    return hard_counts(float(module.mass()) for module in soft_extracts(model))
+    return hard_counts(float(module.mass().detach()) for module in soft_extracts(model))
 
 
 def hard_counts(masses: Iterable[float]) -> list[int]:

@@ -31,6 +31,10 @@ class StridedConv(Method):
     site: ClassVar[Site] = Site.POST_ATTN
     training_free: ClassVar[bool] = False
 
+    def __post_init__(self) -> None:
+        blocks = (self.blocks,) if isinstance(self.blocks, int) else tuple(self.blocks)
+        object.__setattr__(self, "blocks", blocks)
+
     def own_counts(self, depth: int, grid: Grid) -> tuple[int, ...]:
         blocks = self.blocks or (depth // 2,)
         if list(blocks) != sorted(set(blocks)) or not all(0 <= block < depth for block in blocks):

@@ -16,7 +16,7 @@ class Row:
 
     cells: tuple[Cell, ...]
     holds: bool | None = None
-    """Whether our number meets the printed one; None where there is nothing to meet, or a miss is known and explained."""
+    """Whether our number meets the printed one; None where there is nothing to meet, or a miss is known."""
 
 
 @dataclass(frozen=True)
