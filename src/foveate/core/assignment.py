@@ -147,14 +147,11 @@ def pool(x: Tensor, a: Assignment, reduce: Reduce = "sum", prefix: int = 0) -> T
 
 
 def pool_at_mean_norm(x: Tensor, a: Assignment, prefix: int = 0) -> Tensor:
-    """``pool``, with every slot scaled to the weighted mean norm of its tokens; a mean of vectors is shorter."""
-    y = pool(x, a, prefix=prefix)
-    norm = _norm(x[:, prefix:])
-    src, dst, weight = a.edges(x.shape[0], x.device)
-    wanted = norm.new_zeros(x.shape[0], a.num_out).scatter_add(1, dst, norm.gather(1, src) * weight.to(norm.dtype))
-    # where tokens cancel out, what is left has no direction worth a thousandfold stretch
-    scale = wanted / torch.maximum(_norm(y[:, prefix:]), wanted * 1e-3).clamp_min(torch.finfo(norm.dtype).tiny)
-    return y * torch.nn.functional.pad(scale, (prefix, 0), value=1.0).to(y.dtype).unsqueeze(-1)
+    """``pool`` of a selection or of joined means, with each mean at its tokens' mean norm; by itself it is shorter."""
+    if a.joining is None and not a.selects:
+        raise ValueError("pool_at_mean_norm takes selections and joined_means; got edges of another kind.")
+    _check_tokens(x, a.num_in + prefix, "pool_at_mean_norm", "input tokens")
+    return _pick(x, a, prefix) if a.joining is None else _pick_and_join(x, a, a.joining, prefix, at_mean_norm=True)
 
 
 def pool_size(size: Tensor, a: Assignment) -> Tensor:
@@ -222,15 +219,33 @@ def _pick(x: Tensor, a: Assignment, prefix: int) -> Tensor:
     return x.reshape(b * n, c).index_select(0, index.view(-1)).view(b, prefix + a.num_out, c)
 
 
-def _pick_and_join(x: Tensor, a: Assignment, more: Joining, prefix: int) -> Tensor:
+def _pick_and_join(x: Tensor, a: Assignment, more: Joining, prefix: int, at_mean_norm: bool = False) -> Tensor:
     """y_j = x_first + sum over joining e of w_e (x_e - x_first): the mean, at the cost of the few that join."""
     b, n, c = x.shape
     y = _pick(x, a, prefix)
     rows = y.view(-1, c)
     slot = _flat(more.dst, prefix + a.num_out, prefix).view(-1)
+    own = rows.index_select(0, slot)
     others = x.reshape(b * n, c).index_select(0, _flat(more.src, n, prefix).view(-1))
-    change = (others - rows.index_select(0, slot)) * more.weight.reshape(-1, 1)
-    return rows.index_add_(0, slot, change.to(x.dtype)).view(y.shape)
+    weight = more.weight.reshape(-1, 1)
+    rows.index_add_(0, slot, ((others - own) * weight).to(x.dtype))
+    if at_mean_norm:
+        _stretch_joined(rows, slot, _norm(own), _norm(others), weight)
+    return y
+
+
+def _stretch_joined(rows: Tensor, slot: Tensor, own: Tensor, others: Tensor, weight: Tensor) -> None:
+    """Bring the means in ``rows`` at ``slot`` to their tokens' mean norm, in place; all but ``rows`` are per join.
+
+    A slot that several tokens join comes up several times here, and is stretched in as many equal parts.
+    """
+    by_slot = torch.cat([(others - own) * weight, torch.ones_like(own)], dim=1)
+    by_slot = own.new_zeros(len(rows), 2).index_add(0, slot, by_slot.to(own.dtype)).index_select(0, slot)
+    wanted, parts = own + by_slot[:, :1], by_slot[:, 1:]
+    mean = rows.index_select(0, slot)
+    # where tokens cancel out, what is left has no direction worth a thousandfold stretch
+    scale = wanted / torch.maximum(_norm(mean), wanted * 1e-3).clamp_min(torch.finfo(wanted.dtype).tiny)
+    rows.index_add_(0, slot, mean * ((scale - 1) / parts).to(mean.dtype))
 
 
 def _sum_or_max(x: Tensor, a: Assignment, reduce: Reduce) -> Tensor:
@@ -250,7 +265,7 @@ def _sum_or_max(x: Tensor, a: Assignment, reduce: Reduce) -> Tensor:
 
 def _norm(x: Tensor) -> Tensor:
     half = x.dtype in (torch.float16, torch.bfloat16)  # whose squares overflow
-    return torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32 if half else None)
+    return torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32 if half else None)
 
 
 def _check_tokens(x: Tensor, expected: int, verb: str, what: str) -> None:

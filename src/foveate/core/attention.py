@@ -46,7 +46,10 @@ def attend_and_score(
         part = slice(start, start + images)
         own_bias = bias[part] if bias is not None and bias.shape[0] > 1 else bias
         passes.append(_attend_and_score(q[part], k[part], v[part], own_bias, scale, dropout))
-    return Scored(*(torch.cat(parts) for parts in zip(*passes, strict=True)))
+    heads_apart, received, class_row = zip(*passes, strict=True)
+    # in the order (B, N, H, D), in which the heads lie side by side: the projection that follows needs no copy
+    attended = torch.cat([part.transpose(1, 2) for part in heads_apart]).transpose(1, 2)
+    return Scored(attended, torch.cat(received), torch.cat(class_row))
 
 
 def _attend_and_score(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, dropout: float) -> Scored:

@@ -35,7 +35,7 @@ class Clusters(NamedTuple):
 
 def first_by_score(score: Tensor, k: int) -> Tensor:
     """The k tokens of largest ``score`` (B, N) as first centres, by position: (B, K)."""
-    return score.topk(k, dim=1).indices.sort(dim=1).values
+    return score.topk(k, dim=1, sorted=False).indices.sort(dim=1).values
 
 
 def first_at_random(batch: int, n: int, k: int, seed: int, stream: int, device: torch.device | None = None) -> Tensor:
@@ -45,29 +45,35 @@ def first_at_random(batch: int, n: int, k: int, seed: int, stream: int, device: 
 
 @in_full_precision
 def kmedoids(
-    x: Tensor, first: Tensor, weight: Tensor | None = None, iterations: int = 1, early_stop: bool = False
+    x: Tensor,
+    first: Tensor,
+    weight: Tensor | None = None,
+    iterations: int = 1,
+    early_stop: bool = False,
+    move_last: bool = True,
 ) -> Clusters:
     """Weighted K-Medoids of tokens x (B, N, C) from the medoids ``first`` (B, K), with ``weight`` (B, N).
 
     Each iteration: a(i) = argmin_j |f_i - f_n(j)| (eq. 16), except that a medoid stays with itself where others equal
     it; then n(j) = argmin over i in cluster j of sum over i' in it of w_i' |f_i - f_i'|^2 (eq. 17, with the weights of
-    objective 13). After the last, tokens are assigned to the medoids that resulted. Ties go to the lower index.
-    ``early_stop`` ends the iterations when no image changes any more, which changes no result.
+    objective 13), the lower index of equals. ``early_stop`` ends the iterations when no image changes any more, which
+    changes no result. ``move_last=False`` leaves out the last move of medoids, for those who want the clusters alone.
     """
     _check_first(x, first, iterations)
+    if iterations == 1 and not move_last:  # distances to the first centres are all that is read
+        x = to_float(x)
+        return Clusters(_with_own(_nearest_centre(x, take(x, first)), first), first)
     distance = squared_distances(x)
-    weighted = distance * weights_or_ones(weight, x).unsqueeze(1)  # (B, N, N): column i' holds w_i' d(., i')
+    weight = weights_or_ones(weight, x)
     medoid = first
-    for _ in range(iterations):
+    for turn in range(1, iterations + 1):
         owner = _nearest_medoid(distance, medoid)
-        together = owner.unsqueeze(2) == owner.unsqueeze(1)
-        cost = torch.where(together, weighted, 0).sum(dim=2)
-        better = _cheapest_member(cost, owner, medoid.shape[1])
-        settled = early_stop and not torch.compiler.is_compiling() and torch.equal(better, medoid)
-        medoid = better
-        if settled:
+        if turn == iterations and not move_last:
             break
-    return Clusters(_nearest_medoid(distance, medoid), medoid)
+        before, medoid = medoid, _best_medoids(distance, weight, owner, medoid.shape[1])
+        if early_stop and not torch.compiler.is_compiling() and torch.equal(before, medoid):
+            break
+    return Clusters(owner, medoid)
 
 
 @in_full_precision
@@ -135,10 +141,20 @@ def cluster_medoids(clusters: Clusters, size: Tensor | None = None) -> Assignmen
 
 
 def _nearest_medoid(distance: Tensor, medoid: Tensor) -> Tensor:
-    """Eq. 16. A medoid stays with itself, also where it equals another: no cluster is empty."""
-    k = medoid.shape[1]
-    owner = take(distance, medoid).min(dim=1).indices  # a third of the time argmin takes there
-    return owner.scatter(1, medoid, torch.arange(k, device=medoid.device).expand(medoid.shape))
+    """Eq. 16, from the table of all distances."""
+    return _with_own(take(distance, medoid).min(dim=1).indices, medoid)  # min: a third of the time argmin takes there
+
+
+def _with_own(owner: Tensor, medoid: Tensor) -> Tensor:
+    """``owner``, but a medoid stays with itself, also where it equals another: no cluster is empty."""
+    return owner.scatter(1, medoid, torch.arange(medoid.shape[1], device=medoid.device).expand(medoid.shape))
+
+
+def _best_medoids(distance: Tensor, weight: Tensor, owner: Tensor, k: int) -> Tensor:
+    """Eq. 17: in each cluster the member that is nearest to the others, by weighted squares."""
+    together = owner.unsqueeze(2) == owner.unsqueeze(1)
+    cost = torch.where(together, distance * weight.unsqueeze(1), 0).sum(dim=2)
+    return _cheapest_member(cost, owner, k)
 
 
 def _cheapest_member(cost: Tensor, owner: Tensor, k: int) -> Tensor:
@@ -158,8 +174,8 @@ def _first_member(owner: Tensor, k: int, among: Tensor | None = None) -> Tensor:
 
 def _nearest_centre(x: Tensor, centres: Tensor) -> Tensor:
     """Eq. 14; |x|^2 is the same for all centres, so it is left out."""
-    square = squared_norm(centres).unsqueeze(1)
-    return torch.baddbmm(square, x, centres.transpose(1, 2), alpha=-2).argmin(dim=2)
+    square = squared_norm(centres).unsqueeze(2)
+    return torch.baddbmm(square, centres, x.transpose(1, 2), alpha=-2).min(dim=1).indices
 
 
 def _without_empty(owner: Tensor, member: Tensor) -> Tensor:

@@ -32,14 +32,15 @@ class TokenPooling(Method):
 
     Minimises sum_i w_i min_j |f_i - c_j|^2 (eq. 13) over K centres, by K-Medoids or K-Means (eq. 14-18), starting from
     the K tokens of largest significance: the attention a token receives, summed over heads and queries. The class
-    token is not clustered. K-Medoids compares all pairs once; its iterations read that table.
+    token is not clustered. K-Medoids compares all pairs once, and its iterations read that table; for the means of one
+    iteration it compares tokens with first centres alone.
 
     Defaults suit a pretrained model that is not trained again, and deviate from the paper in three ways: tokens are
     cluster means (``output="mean"``) instead of medoids, at their members' mean norm (``rescale``), and carry their
     count, as the paper does for such models (appendix E). As in the paper's main results:
-    ``TokenPooling(output="medoid", rescale=False, carry=False)``. Means are weighted as the clustering is (eq. 15). A
-    cluster cannot run empty (the paper does not say). ``Budget`` takes an equal share of the tokens at four evenly
-    spaced blocks, none in the first quarter.
+    ``TokenPooling(output="medoid", rescale=False, carry=False)``. Means are weighted as the clustering is (eq. 15), by
+    size where it is not. A cluster cannot run empty (the paper does not say). ``Budget`` takes an equal share of the
+    tokens at four evenly spaced blocks, none in the first quarter.
     """
 
     clustering: Literal["kmedoids", "kmeans"] = "kmedoids"
@@ -49,7 +50,7 @@ class TokenPooling(Method):
     start: Literal["significance", "random"] = "significance"
     """First centres: the most attended tokens, or seeded random ones."""
     iterations: int = 1
-    """Turns of assigning tokens and moving centres."""
+    """Turns of assigning tokens and moving centres; where means are wanted, medoids do not move after the last."""
     early_stop: bool = False
     """End the turns once no image of the batch changes; results stay the same, time then depends on the images."""
     features: Literal["tokens", "normed", "keys"] = "tokens"
@@ -100,9 +101,10 @@ class TokenPooling(Method):
         width = step.heads * step.head_dim if self.features == "keys" else step.dim
         if step.keep == 0:
             return 0
-        if self.clustering == "kmedoids":
-            return step.n**2 * width
-        return self.iterations * step.n * step.keep * width
+        if self.clustering == "kmeans":
+            return self.iterations * step.n * step.keep * width
+        all_pairs = self.output == "medoid" or self.iterations > 1
+        return step.n * (step.n if all_pairs else step.keep) * width
 
     def spread(self, strength: float, depth: int, n: int) -> tuple[int, ...]:
         return self.equal_ratio(middle_blocks(depth, 4), strength, depth, n)
@@ -123,5 +125,7 @@ class TokenPooling(Method):
             first = first_at_random(batch, n, keep, self.seed, view.block, features.device)
         else:
             first = first_by_score(view.attn_received, keep)
-        cluster = kmeans if self.clustering == "kmeans" else kmedoids
-        return cluster(features, first, weight, self.iterations, self.early_stop)
+        if self.clustering == "kmeans":
+            return kmeans(features, first, weight, self.iterations, self.early_stop)
+        wants_medoids = self.output == "medoid"
+        return kmedoids(features, first, weight, self.iterations, self.early_stop, move_last=wants_medoids)
