@@ -1,6 +1,7 @@
 """On real weights and photographs: reduction must keep most of a pretrained model's decisions."""
 
 import csv
+import dataclasses
 import math
 
 import pytest
@@ -60,3 +61,39 @@ def test_carrying_sizes_keeps_more_decisions_than_not(vit_tiny, photographs):
         fv.restore_(vit_tiny)
         divergence[carry] = (whole.exp() * (whole - reduced)).sum(-1).mean().item()
     assert divergence[True] < divergence[False]
+
+
+@torch.inference_mode()
+def divergence_from_unreduced(model, images, method, budget):
+    """Mean KL(unreduced || reduced), and the share of equal decisions."""
+    whole = torch.cat([model(batch) for batch in images.split(20)]).log_softmax(-1)
+    fv.reduce_(model, method, fv.Budget(budget), exact_last_block=True)
+    try:
+        kept = torch.cat([model(batch) for batch in images.split(20)]).log_softmax(-1)
+    finally:
+        fv.restore_(model)
+    agreement = (kept.argmax(1) == whole.argmax(1)).float().mean().item()
+    return (whole.exp() * (whole - kept)).sum(-1).mean().item(), agreement
+
+
+@pytest.mark.parametrize("budget", [0.65, 0.5])
+def test_without_training_clusters_keep_more_than_tome_and_tome_more_than_selection(vit_tiny, photographs, budget):
+    methods = (fv.Ward(), fv.TokenPooling(), fv.ToMe(), fv.TopK())
+    ward, pooling, tome, topk = (divergence_from_unreduced(vit_tiny, photographs, m, budget)[0] for m in methods)
+    assert max(ward, pooling) < tome < topk
+
+
+@pytest.mark.parametrize("search", ["rounds", "greedy"])
+@pytest.mark.parametrize(("budget", "wanted"), [(0.65, 0.97), (0.5, 0.925)])
+def test_ward_keeps_the_decisions_it_promises(vit_tiny, photographs, search, budget, wanted):
+    """The promise is for thousands of photographs; two standard errors of our few are allowed."""
+    _, agreement = divergence_from_unreduced(vit_tiny, photographs, fv.Ward(search), budget)
+    assert agreement >= wanted - 2 * math.sqrt(wanted * (1 - wanted) / PHOTOGRAPHS)
+
+
+@pytest.mark.parametrize("method", [fv.TokenPooling(), fv.TokenPooling(output="medoid"), fv.Ward()], ids=repr)
+def test_carrying_counts_keeps_more_of_clusters_too(vit_tiny, photographs, method):
+    without = dataclasses.replace(method, carry=False)
+    few = photographs[:40]
+    with_counts, _ = divergence_from_unreduced(vit_tiny, few, method, 0.5)
+    assert with_counts < divergence_from_unreduced(vit_tiny, few, without, 0.5)[0]
