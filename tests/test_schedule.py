@@ -319,6 +319,14 @@ def test_clustering_takes_an_equal_share_at_four_blocks_none_of_them_early(metho
     assert count(DEIT_S, plan, method, 0).macs == pytest.approx(fraction * whole, rel=0.01)
 
 
+@pytest.mark.parametrize("method", [TokenPooling(), Ward(), EViT(), TopK()], ids=repr)
+def test_no_budget_adds_sites_of_a_token_or_two_to_those_of_the_method(method):
+    sites = (3, 6, 9) if isinstance(method, (EViT, TopK)) else (3, 5, 7, 9)
+    for hundredths in range(40, 100, 3):
+        plan = make_plan(DEIT_S, method, Budget(hundredths / 100))
+        assert {block for block in range(12) if plan.acts_in(block)} <= set(sites), plan.counts
+
+
 @pytest.mark.parametrize("method", [ToMe(), EViT(), Ward(), RandomSelect()], ids=repr)
 def test_a_budget_may_name_its_blocks(method):
     plan = make_plan(DEIT_S, method, Budget(0.7, blocks=(4, 8)))

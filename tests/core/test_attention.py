@@ -85,15 +85,19 @@ def test_a_bias_comes_in_the_type_the_kernel_asks_for():
 
 
 @pytest.mark.parametrize("held", [2**24, 2 * BATCH * HEADS * KEYS, 1])  # all queries at once, two at a time, one
+@pytest.mark.parametrize("cached", [2**20, 1])  # all images at once, one by one
 @pytest.mark.parametrize("scale", [None, 0.3])
 @pytest.mark.parametrize("biased", [False, True])
-def test_scoring_gives_attend_and_the_attention_every_key_receives(qkv, biased, scale, held, monkeypatch):
+def test_scoring_gives_attend_and_the_attention_every_key_receives(qkv, biased, scale, held, cached, monkeypatch):
     monkeypatch.setattr(attention, "STREAM_ELEMENTS", held)
+    monkeypatch.setattr(attention, "CACHED_ELEMENTS", cached)
     q, k, v = qkv
     bias = key_bias() if biased else None
-    out, received, _ = attend_and_score(q, k, v, bias=bias, scale=scale)
+    out, received, first_row = attend_and_score(q, k, v, bias=bias, scale=scale)
+    matrix = matrix_by_loops(q, k, bias, scale)
     assert torch.allclose(out, attend(q, k, v, bias=bias, scale=scale), atol=1e-6)
-    assert torch.allclose(received.double(), matrix_by_loops(q, k, bias, scale).sum(dim=(1, 2)), atol=1e-5)
+    assert torch.allclose(received.double(), matrix.sum(dim=(1, 2)), atol=1e-5)
+    assert torch.allclose(first_row.double(), matrix[:, :, 0].mean(dim=1), atol=1e-6)
 
 
 def test_attention_received_sums_to_heads_times_queries(qkv):
