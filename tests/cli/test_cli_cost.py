@@ -5,10 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 import timm
+import torch
 import torchvision
 
 import foveate as fv
 from foveate.cli.main import main
+from foveate.cli.models import load_from
 from foveate.cli.output import run_lengths
 from foveate.methods.options import parse
 from foveate.schedule import build_schedule
@@ -164,3 +166,15 @@ def test_a_schedule_can_come_from_a_file(cost_rows, run, tmp_path):
     missing = run("cost", "test_vit", "--method", "power", "--schedule", str(tmp_path / "no.json"))
     assert missing.code == 2
     assert "There is no file" in missing.err
+
+
+def test_a_saved_model_brings_what_its_method_learned(tmp_path):
+    model = fv.reduce_(timm.create_model("test_vit"), fv.StridedConv((2,)), unit_qk="learned").eval()
+    torch.nn.init.normal_(model.foveate.learned["2"].weight, std=0.1)
+    torch.nn.init.constant_(model.foveate.unit_scales.alpha, 3.0)
+    fv.save(model, tmp_path / "saved")
+    args = SimpleNamespace(model=str(tmp_path / "saved"), pretrained=False, image_size=None)
+    loaded = load_from(args)
+    images = torch.randn(1, *loaded.image_size)
+    with torch.no_grad():
+        assert torch.equal(loaded.own.apply_(loaded.model)(images), model(images))

@@ -7,12 +7,21 @@ import sys
 
 from torch import nn
 
-from foveate.adapters.base import CHILD, Adapter, Reduced, Reduction, UnsupportedModel, reduced_class, reduction_of
+from foveate.adapters.base import (
+    CHILD,
+    Adapter,
+    Reduced,
+    Reduction,
+    UnitQK,
+    UnsupportedModel,
+    reduced_class,
+    reduction_of,
+)
 from foveate.adapters.dense import Trace, spread_to_patches
 from foveate.adapters.engine import Encoded, encode
 from foveate.adapters.timm_vit import TIMM
 from foveate.adapters.torchvision_vit import TORCHVISION
-from foveate.adapters.unit_qk import UnitQK, UnitScales
+from foveate.adapters.unit_qk import UnitScales
 
 __all__ = [
     "CHILD",

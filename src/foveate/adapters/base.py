@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import cache
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from torch import Tensor, nn
 
@@ -20,6 +20,10 @@ from foveate.schedule import Schedule
 
 CHILD = "foveate"
 """Name of the one child module a reduced model has, and so the prefix of a method's parameters."""
+
+
+UnitQK = Literal["fixed", "learned"]
+"""How queries and keys are normalised: with a scale of one, or one learned in each block."""
 
 
 class UnsupportedModel(TypeError):
@@ -99,7 +103,7 @@ class Reduction(nn.Module):
                 self.learned[str(block)] = module
 
     @property
-    def unit_qk(self) -> str | None:
+    def unit_qk(self) -> UnitQK | None:
         """How queries and keys are normalised, as ``reduce_`` was told."""
         return None if self.unit_scales is None else self.unit_scales.kind
 

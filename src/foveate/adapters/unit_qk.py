@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from foveate.adapters.base import BlockOps, Heads
+from foveate.adapters.base import BlockOps, Heads, UnitQK
 from foveate.core import attend
 from foveate.cost import ModelShape
-
-UnitQK = Literal["fixed", "learned"]
 
 
 class UnitScales(nn.Module):

@@ -6,11 +6,15 @@ import argparse
 import dataclasses
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import NoReturn, TypeVar
 
+from torch import Tensor, nn
+
+from foveate.adapters import UnitQK, reduction_of
+from foveate.api import reduce_
 from foveate.methods.base import Method, all_methods
 from foveate.methods.options import describe, parse
 from foveate.schedule import Budget, Keep, KeepRate, OwnCounts, RemovePerBlock, Schedule, describe_schedule
@@ -41,6 +45,18 @@ class Request:
     method: Method
     schedule: Schedule | None
     exact_last_block: bool = False
+    unit_qk: UnitQK | None = None
+    learned: Mapping[str, Tensor] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+    """What a saved model's method had learned."""
+
+    def apply_(self, model: nn.Module) -> nn.Module:
+        """Reduce ``model`` in place, with what was learned."""
+        options = {"exact_last_block": self.exact_last_block, "unit_qk": self.unit_qk}
+        reduce_(model, self.method, self.schedule, **options)  # type: ignore[arg-type]
+        reduction = reduction_of(model)
+        if self.learned and reduction is not None:
+            reduction.load_state_dict(dict(self.learned))
+        return model
 
     @property
     def schedule_in_words(self) -> str:

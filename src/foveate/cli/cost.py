@@ -8,7 +8,7 @@ from typing import NamedTuple
 from torch import nn
 
 from foveate.adapters import find_adapter, reduction_of
-from foveate.api import cost, reduce_, restore_
+from foveate.api import cost, restore_
 from foveate.cli import output
 from foveate.cli.arguments import Request, add_json, add_methods, add_model, add_schedule, method_text, read_requests
 from foveate.cli.models import Loaded, load_from
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 def count_request(loaded: Loaded, request: Request) -> CostRow:
     """The cost under ``request``; the model is as before afterwards."""
-    model = reduce_(loaded.model, request.method, request.schedule, exact_last_block=request.exact_last_block)
+    model = request.apply_(loaded.model)
     try:
         counted = cost(model, loaded.image_size)
         keys = _keys_in_each_block(model, loaded.image_size) if request.method.site is Site.KV else None

@@ -37,7 +37,8 @@ def load_from(args: argparse.Namespace) -> Loaded:
     if reduction is None:
         return Loaded(model, (channels, size[0], size[1]))
     schedule = None if isinstance(reduction.schedule, OwnCounts) else reduction.schedule
-    own = Request(reduction.method, schedule, reduction.exact_last_block)
+    learned = reduction.state_dict()
+    own = Request(reduction.method, schedule, reduction.exact_last_block, reduction.unit_qk, learned)
     return Loaded(restore_(model), (channels, size[0], size[1]), own)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from foveate.api import reduce_
 from foveate.cli import output
 from foveate.cli.arguments import add_json, add_methods, add_model, add_schedule, first_line, read_requests
 from foveate.cli.models import load_from
@@ -45,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError("A picture shows one --method at a time.")
     loaded = load_from(args)
     for request in read_requests(args, loaded.own)[-1:]:  # what is asked for outranks what the model brought along
-        reduce_(loaded.model, request.method, request.schedule, exact_last_block=request.exact_last_block)
+        request.apply_(loaded.model)
     target = args.out or Path(f"{args.picture}.png")
     known[args.picture](loaded.model, args.image).save(target)
     if args.json:
