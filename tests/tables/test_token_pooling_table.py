@@ -184,7 +184,7 @@ def test_plain_formulas_give_the_same(by_cell, key):
 
     as_run = blocks + plain_clusterings(counts, pairs, lambda n, keep: 0 < keep < n)
     for weights in ("significance", "none"):
-        method = fv.TokenPooling(weights=weights, output="medoid", rescale=False, carry=False)
+        method = fv.TokenPooling(weights=weights, output="medoid", iterations=2, rescale=False, carry=False)
         assert fv.cost(fv.reduce_(model, method, fv.Keep(counts))).macs == as_run
         fv.restore_(model)
     power, kmedoids = (by_cell[level.table, level.model, level.number, name] for name in ("PoWER-BERT", "K-Medoids"))

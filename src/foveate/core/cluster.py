@@ -54,26 +54,25 @@ def kmedoids(
 ) -> Clusters:
     """Weighted K-Medoids of tokens x (B, N, C) from the medoids ``first`` (B, K), with ``weight`` (B, N).
 
-    Each iteration: a(i) = argmin_j |f_i - f_n(j)| (eq. 16), except that a medoid stays with itself where others equal
-    it; then n(j) = argmin over i in cluster j of sum over i' in it of w_i' |f_i - f_i'|^2 (eq. 17, with the weights of
-    objective 13), the lower index of equals. ``early_stop`` ends the iterations when no image changes any more, which
-    changes no result. ``move_last=False`` leaves out the last move of medoids, for those who want the clusters alone.
+    Each iteration: a(i) = argmin_j |f_i - f_n(j)| (eq. 16), where a medoid stays with itself; then n(j) = argmin over i
+    in cluster j of sum over i' in it of w_i' |f_i - f_i'|^2 (eq. 17, with the weights of objective 13), which is the
+    member nearest to the cluster's weighted mean; the lower index of equals. ``early_stop`` ends the iterations when no
+    image changes any more, which changes no result. ``move_last=False`` leaves out the last move of medoids, for those
+    who want the clusters alone. Several iterations read one table of all distances; a single one needs no more than the
+    distances of the other tokens to the medoids.
     """
     _check_first(x, first, iterations)
-    if iterations == 1 and not move_last:  # distances to the first centres are all that is read
-        x = to_float(x)
-        return Clusters(_with_own(_nearest_centre(x, take(x, first)), first), first)
-    distance = squared_distances(x)
-    weight = weights_or_ones(weight, x)
+    x = to_float(x)
+    table = squared_distances(x) if iterations > 1 else None
     medoid = first
     for turn in range(1, iterations + 1):
-        owner = _nearest_medoid(distance, medoid)
+        clusters = Clusters(_nearest_medoid(x, medoid, table), medoid)
         if turn == iterations and not move_last:
             break
-        before, medoid = medoid, _best_medoids(distance, weight, owner, medoid.shape[1])
+        before, medoid = medoid, _best_medoids(x, clusters, weight)
         if early_stop and not torch.compiler.is_compiling() and torch.equal(before, medoid):
             break
-    return Clusters(owner, medoid)
+    return Clusters(clusters.owner, medoid)
 
 
 @in_full_precision
@@ -140,27 +139,35 @@ def cluster_medoids(clusters: Clusters, size: Tensor | None = None) -> Assignmen
     return Assignment(clusters.member, None, None, n, clusters.member.shape[1], Joining(others, slot, share), sizes)
 
 
-def _nearest_medoid(distance: Tensor, medoid: Tensor) -> Tensor:
-    """Eq. 16, from the table of all distances."""
-    return _with_own(take(distance, medoid).min(dim=1).indices, medoid)  # min: a third of the time argmin takes there
+def _nearest_medoid(x: Tensor, medoid: Tensor, table: Tensor | None) -> Tensor:
+    """Eq. 16: (B, N). A medoid is its own, also where it equals another: no cluster is empty."""
+    own = torch.arange(medoid.shape[1], device=medoid.device).expand(medoid.shape)
+    if table is not None:
+        return take(table, medoid).min(dim=1).indices.scatter(1, medoid, own)
+    others = _all_but(medoid, x.shape[1])
+    nearest = _nearest_centre(take(x, others), take(x, medoid))
+    return medoid.new_zeros(x.shape[:2]).scatter(1, others, nearest).scatter(1, medoid, own)
 
 
-def _with_own(owner: Tensor, medoid: Tensor) -> Tensor:
-    """``owner``, but a medoid stays with itself, also where it equals another: no cluster is empty."""
-    return owner.scatter(1, medoid, torch.arange(medoid.shape[1], device=medoid.device).expand(medoid.shape))
-
-
-def _best_medoids(distance: Tensor, weight: Tensor, owner: Tensor, k: int) -> Tensor:
-    """Eq. 17: in each cluster the member that is nearest to the others, by weighted squares."""
-    together = owner.unsqueeze(2) == owner.unsqueeze(1)
-    cost = torch.where(together, distance * weight.unsqueeze(1), 0).sum(dim=2)
-    return _cheapest_member(cost, owner, k)
+def _best_medoids(x: Tensor, clusters: Clusters, weight: Tensor | None) -> Tensor:
+    """Eq. 17: in each cluster the member nearest to its weighted mean; a token alone has no rival."""
+    owner, medoid = clusters
+    others = _all_but(medoid, x.shape[1])
+    slot = owner.gather(1, others)
+    means = joined_means(medoid, others, slot, x.shape[1], weights_or_ones(weight, x))
+    mean, rival = take(pool(x, means), slot), medoid.gather(1, slot)
+    cost = torch.zeros(owner.shape, dtype=x.dtype, device=x.device)
+    for token in (rival, others):
+        cost = cost.scatter(1, token, squared_norm(take(x, token) - mean))
+    return _cheapest_member(cost, owner, medoid.shape[1])
 
 
 def _cheapest_member(cost: Tensor, owner: Tensor, k: int) -> Tensor:
-    """For each cluster its member of least ``cost`` (B, N), the first of equals: (B, K)."""
+    """For each cluster its member of least ``cost`` (B, N), the first of those equal to rounding: (B, K)."""
     lowest = cost.new_full((cost.shape[0], k), torch.inf).scatter_reduce(1, owner, cost, "amin")
-    return _first_member(owner, k, cost <= lowest.gather(1, owner))
+    # two tokens are equally far from their mean, but for the last digits
+    near = 1 + 100 * torch.finfo(cost.dtype).eps
+    return _first_member(owner, k, cost <= near * lowest.gather(1, owner))
 
 
 def _first_member(owner: Tensor, k: int, among: Tensor | None = None) -> Tensor:
@@ -175,7 +182,8 @@ def _first_member(owner: Tensor, k: int, among: Tensor | None = None) -> Tensor:
 def _nearest_centre(x: Tensor, centres: Tensor) -> Tensor:
     """Eq. 14; |x|^2 is the same for all centres, so it is left out."""
     square = squared_norm(centres).unsqueeze(2)
-    return torch.baddbmm(square, centres, x.transpose(1, 2), alpha=-2).min(dim=1).indices
+    distance = torch.baddbmm(square, centres, x.transpose(1, 2), alpha=-2)
+    return distance.min(dim=1).indices  # a third of the time argmin takes there
 
 
 def _without_empty(owner: Tensor, member: Tensor) -> Tensor:
@@ -191,10 +199,14 @@ def _means(x: Tensor, owner: Tensor, k: int, weight: Tensor) -> Tensor:
 
 def _other_members(clusters: Clusters) -> tuple[Tensor, Tensor]:
     """Tokens that do not represent their cluster, in order, and their clusters: both (B, N - K)."""
-    owner, member = clusters
-    represents = torch.zeros(owner.shape, dtype=torch.bool, device=owner.device).scatter(1, member, True)
-    others = represents.argsort(dim=1, stable=True)[:, : owner.shape[1] - member.shape[1]]
-    return others, owner.gather(1, others)
+    others = _all_but(clusters.member, clusters.owner.shape[1])
+    return others, clusters.owner.gather(1, others)
+
+
+def _all_but(index: Tensor, n: int) -> Tensor:
+    """The numbers below n that ``index`` (B, K) does not hold, in order: (B, n - K)."""
+    held = torch.zeros(index.shape[0], n, dtype=torch.bool, device=index.device).scatter(1, index, True)
+    return held.argsort(dim=1, stable=True)[:, : n - index.shape[1]]
 
 
 def relative_weights(weight: Tensor) -> Tensor:

@@ -32,8 +32,8 @@ class TokenPooling(Method):
 
     Minimises sum_i w_i min_j |f_i - c_j|^2 (eq. 13) over K centres, by K-Medoids or K-Means (eq. 14-18), starting from
     the K tokens of largest significance: the attention a token receives, summed over heads and queries. The class
-    token is not clustered. K-Medoids compares all pairs once, and its iterations read that table; for the means of one
-    iteration it compares tokens with first centres alone.
+    token is not clustered. K-Medoids compares all pairs once, and its iterations read that table; a single
+    iteration compares only the other tokens with the first centres.
 
     Defaults suit a pretrained model that is not trained again, and deviate from the paper in three ways: tokens are
     cluster means (``output="mean"``) instead of medoids, at their members' mean norm (``rescale``), and carry their
@@ -103,8 +103,7 @@ class TokenPooling(Method):
             return 0
         if self.clustering == "kmeans":
             return self.iterations * step.n * step.keep * width
-        all_pairs = self.output == "medoid" or self.iterations > 1
-        return step.n * (step.n if all_pairs else step.keep) * width
+        return (step.n**2 if self.iterations > 1 else (step.n - step.keep) * step.keep) * width
 
     def spread(self, strength: float, depth: int, n: int) -> tuple[int, ...]:
         return self.equal_ratio(middle_blocks(depth, 4), strength, depth, n)
