@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from foveate.cost import BlockShape, ModelShape, count, make_plan
 from foveate.methods import EViT, FreeSlice, Method, RandomSelect, Site, TokenPooling, ToMe, TopK, Ward
+from foveate.methods.base import middle_blocks
 from foveate.schedule import (
     Budget,
     Keep,
@@ -402,3 +403,14 @@ def test_the_last_patch_token_may_not_go_where_something_needs_it(changes, words
     with pytest.raises(PlanError, match=words):
         make_plan(shape, TopK(), Keep({5: 0}))
     assert make_plan(shape, TopK(), Keep({5: 1})).counts[-1] == 1
+
+
+@pytest.mark.parametrize("number", [3, 4])
+def test_middle_blocks_spare_the_first_quarter_at_any_depth(number):
+    for depth in range(1, 40):
+        blocks = middle_blocks(depth, number)
+        assert 1 <= len(blocks) <= number
+        assert all(0 <= block < depth for block in blocks)
+        assert depth == 1 or all(block >= depth / 4 for block in blocks)
+    assert middle_blocks(12, 3) == (3, 6, 9)
+    assert middle_blocks(12, 4) == (3, 5, 7, 9)

@@ -148,6 +148,8 @@ def test_a_crash_while_saving_a_schedule_leaves_the_old_one(tmp_path, monkeypatc
         ('{"format": 1, "schedule": {"kind": "keep"}}', "does not hold a schedule"),
         ('{"format": 1, "schedule": {"kind": "budget", "rate": 2}}', "does not hold a schedule"),
         ('{"format": 1, "schedule": {"kind": "sometimes"}}', "There is no schedule 'sometimes'"),
+        ('{"format": 1, "schedule": [1, 2]}', "does not hold a schedule"),
+        ('{"format": 1, "schedule": {"kind": "keep","pairs": [[3, 5.9]], "listed": false}}', "whole numbers"),
     ],
 )
 def test_a_file_without_a_schedule_is_refused_with_words(text, match, tmp_path):

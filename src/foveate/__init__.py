@@ -7,6 +7,7 @@ from foveate.cost import Cost
 from foveate.methods import (
     EViT,
     FreeSlice,
+    HVTPool,
     ImportanceSelect,
     Method,
     PoWER,
@@ -29,6 +30,7 @@ __all__ = [
     "Cost",
     "EViT",
     "FreeSlice",
+    "HVTPool",
     "ImportanceSelect",
     "Keep",
     "KeepRate",

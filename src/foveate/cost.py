@@ -138,6 +138,7 @@ def step_shape(shape: ModelShape, plan: Plan, index: int) -> StepShape:
         block.heads,
         block.head_dim,
         shape.has_cls,
+        shape.grid,
     )
 
 

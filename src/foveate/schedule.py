@@ -177,7 +177,7 @@ def build_schedule(data: Mapping[str, Any]) -> Schedule:
     if kind is None:
         raise PlanError(f"There is no schedule {data.get('kind')!r}. Known: {', '.join(SCHEDULES)}.")
     if kind is Keep:
-        pairs = [(int(block), int(count)) for block, count in options["pairs"]]
+        pairs = [(block, count) for block, count in options["pairs"]]
         return Keep([count for _, count in pairs] if options["listed"] else dict(pairs))
     return kind(**options)
 

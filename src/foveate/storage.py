@@ -15,7 +15,7 @@ from torch import nn
 from foveate.adapters import CHILD, Adapter, adapter_for, find_adapter, reduction_of
 from foveate.api import reduce_
 from foveate.methods.options import build, describe
-from foveate.schedule import OwnCounts, Schedule, build_schedule, describe_schedule
+from foveate.schedule import OwnCounts, PlanError, Schedule, build_schedule, describe_schedule
 
 MANIFEST = "foveate.json"
 FORMAT = 1
@@ -82,8 +82,10 @@ def load_schedule(path: str | os.PathLike[str]) -> Schedule:
         raise ValueError(f"There is no file {file}.")
     data = _read_json(file)
     try:
-        return build_schedule(data["schedule"])
-    except (KeyError, TypeError) as error:
+        return build_schedule(dict(data["schedule"]))
+    except PlanError:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{file} does not hold a schedule written by foveate.save_schedule.") from error
 
 

@@ -6,6 +6,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import foveate as fv
 from foveate.adapters import encode, find_adapter
+from foveate.adapters.unit_qk import _unit
 from zoo import DEPTH, DIM, FAMILIES, HEADS, ONE_PER_LIBRARY, images, main_output, make
 
 EMPTY = fv.Keep({})
@@ -97,3 +98,9 @@ def test_an_unknown_kind_is_refused_and_leaves_the_model_alone():
     with pytest.raises(ValueError, match=r"unit_qk is 'fixed', 'learned' or None; got 'yes'"):
         fv.reduce_(model, fv.PoWER(), EMPTY, unit_qk="yes")
     assert not hasattr(model, "foveate")
+
+
+def test_a_head_of_zeros_is_no_trouble_in_half_precision():
+    zeros = torch.zeros(1, 1, 2, 4, dtype=torch.float16)
+    assert _unit(zeros).isfinite().all()
+    assert _unit(zeros + 3).dtype is torch.float16

@@ -141,6 +141,8 @@ def test_spreading_back_keeps_the_means_of_clusters(pair):
     trace = fv.trace(reduced(family, method), images(2))
     x = torch.randn(2, 36, 5)
     for step in (s for s in (*trace.steps, *trace.key_steps) if s is not None and s.num_in == 36):
+        if (step.edges(2)[0].sort(dim=1).values.diff(dim=1) == 0).any():
+            continue  # overlapping windows: a token in two of them shows a mean of both
         y = pool(x, step)
         torch.testing.assert_close(pool(unpool(y, step), step), y * slot_weights(step, 2).unsqueeze(-1))
 

@@ -12,7 +12,7 @@ from enum import Enum
 
 import pytest
 
-from foveate.methods import EViT, FreeSlice, Method, RandomSelect, Site, all_methods
+from foveate.methods import EViT, FreeSlice, Method, RandomSelect, Site, TokenPooling, Ward, all_methods
 from foveate.methods.options import build, describe, parse
 
 
@@ -170,3 +170,22 @@ def test_every_method_says_what_it_does(name):
     assert cls.name == name
     assert cls.__doc__
     assert not cls.__doc__.startswith(f"{cls.__name__}("), "the docstring is the one dataclass makes up"
+
+
+@pytest.mark.parametrize(
+    ("build_it", "match"),
+    [
+        (lambda: TokenPooling(weights="significnce"), "TokenPooling.weights is one of significance, size, none; got"),
+        (
+            lambda: TokenPooling(clustering="k-means"),
+            "clustering is one of kmedoids, kmeans; got 'k-means'",
+        ),
+        (lambda: TokenPooling(iterations=2.5), "TokenPooling.iterations is a whole number; got 2.5"),
+        (lambda: Ward(search="gredy"), "Ward.search is one of rounds, greedy; got 'gredy'"),
+        (lambda: EViT(fuse="no"), "EViT.fuse is true or false; got 'no'"),
+        (lambda: RandomSelect(seed=True), "RandomSelect.seed is a whole number; got True"),
+    ],
+)
+def test_a_misspelt_option_is_refused_in_python_too(build_it, match):
+    with pytest.raises(ValueError, match=match):
+        build_it()

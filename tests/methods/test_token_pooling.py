@@ -257,3 +257,8 @@ def test_on_a_model_the_most_attended_tokens_are_the_first_centres():
     assert trace.steps[0].src[:, :9].tolist() == clusters.member.tolist()
     owner = unpool(torch.arange(9.0).view(1, 9, 1).expand(2, 9, 1), trace.steps[0])
     assert torch.equal(owner.squeeze(-1).long(), clusters.owner)
+
+
+def test_unweighted_means_are_the_same_whatever_the_head_reads():
+    method = TokenPooling(weights="none", carry=False)
+    assert method.uses_size, "sizes must be tracked on every model, not only where a head asks for them"

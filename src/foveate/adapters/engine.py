@@ -2,7 +2,7 @@
 
 What flows from block to block is a value (``Stream``), never state on the model, so threads, activation
 checkpointing, ``torch.compile``, export, pickling and deepcopy need no care. A block in which nothing happens is
-called as it is, and an empty schedule therefore changes nothing, bit for bit.
+called as it is, and an empty schedule therefore changes nothing, bit for bit, unless queries and keys are normalised.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class _Untouched:
 
 
 class _Runner:
-    """Runs single blocks of one reduced model, for one number of patches."""
+    """Runs single blocks of one reduced model, for one grid of patches."""
 
     def __init__(self, adapter: Adapter, model: Any, reduction: Reduction, grid: tuple[int, int], record: bool) -> None:
         self.ops: BlockOps = adapter.ops(model)
@@ -97,7 +97,8 @@ class _Runner:
         self.record = record
         self.method = reduction.method
         self.modules = reduction.modules_by_block
-        self.tracks_size = self.method.uses_size or reduction.shape.head_reads_patches
+        weighs = reduction.shape.head_reads_patches and self.method.heads_weigh_by_size
+        self.tracks_size = self.method.uses_size or weighs
         self.grid = grid
         self.plan = reduction.plan_for(grid)
 

@@ -54,11 +54,11 @@ class UnitHeads(BlockOps):
 
     def keys_values(self, block: Any, normed: Tensor) -> tuple[Tensor, Tensor]:
         k, v = self.ops.keys_values(block, normed)
-        return normalize(k, dim=-1), v
+        return _unit(k), v
 
     def project(self, block: Any, normed: Tensor) -> Heads:
         q, k, v = self.ops.project(block, normed)
-        return Heads(self._unit_queries(q), normalize(k, dim=-1), v)
+        return Heads(self._unit_queries(q), _unit(k), v)
 
     def after_attention(self, block: Any, attended: Tensor, normed: Tensor) -> Tensor:
         return self.ops.after_attention(block, attended, normed)
@@ -73,5 +73,9 @@ class UnitHeads(BlockOps):
         return self.ops.attention_dropout(block)
 
     def _unit_queries(self, q: Tensor) -> Tensor:
-        unit = normalize(q, dim=-1)
-        return unit * (self.alpha.to(unit.dtype) if isinstance(self.alpha, Tensor) else self.alpha)
+        return _unit(q) * (self.alpha.to(q.dtype) if isinstance(self.alpha, Tensor) else self.alpha)
+
+
+def _unit(x: Tensor) -> Tensor:
+    """``x`` at unit length; by way of float32, as half precision knows no number small enough to guard zero."""
+    return normalize(x.float(), dim=-1).to(x.dtype) if x.dtype is torch.float16 else normalize(x, dim=-1)

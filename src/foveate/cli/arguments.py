@@ -55,8 +55,13 @@ class Request:
         reduce_(model, self.method, self.schedule, **options)  # type: ignore[arg-type]
         reduction = reduction_of(model)
         if self.learned and reduction is not None:
-            reduction.load_state_dict(dict(self.learned))
+            reduction.load_state_dict({**reduction.state_dict(), **self.learned})
         return model
+
+    @property
+    def scales(self) -> dict[str, Tensor]:
+        """The part of what was learned that belongs to the model, whatever its method: its ``unit_qk``."""
+        return {name: value for name, value in self.learned.items() if name.startswith("unit_scales.")}
 
     @property
     def schedule_in_words(self) -> str:
@@ -69,6 +74,7 @@ class Request:
             "method": describe(self.method),
             "schedule": describe_schedule(self.schedule or OwnCounts()),
             "exact_last_block": self.exact_last_block,
+            "unit_qk": self.unit_qk,
         }
 
 
@@ -151,7 +157,8 @@ def read_requests(args: argparse.Namespace, own: Request | None = None) -> list[
     for method in args.methods:
         if schedule is None and type(method).own_counts is Method.own_counts:
             raise ValueError(f"{method.name} needs a schedule: {SCHEDULES_IN_WORDS}.")
-    asked = [Request(method, schedule, args.exact_last_block) for method in args.methods]
+    unit_qk, scales = (None, {}) if own is None else (own.unit_qk, own.scales)
+    asked = [Request(method, schedule, args.exact_last_block, unit_qk, scales) for method in args.methods]
     return asked if own is None else [own, *asked]
 
 
@@ -247,7 +254,7 @@ def schedule_text(schedule: Schedule | None) -> str:
     if isinstance(schedule, RemovePerBlock):
         return f"remove {schedule.r}"
     if isinstance(schedule, Budget):
-        return f"budget {schedule.fraction:g}"
+        return f"budget {schedule.fraction:g}" + (f" at {_joined(schedule.blocks)}" if schedule.blocks else "")
     if isinstance(schedule, Keep):
         return "keep, by block" if schedule.listed else f"keep {_joined(f'{b}:{count}' for b, count in schedule.pairs)}"
     return "its own" if isinstance(schedule, OwnCounts | None) else repr(schedule)

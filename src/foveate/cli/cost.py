@@ -28,14 +28,14 @@ examples:
 
 keys of --json:
   model, image_size [channels, height, width], rows; the first row is the unreduced model. In each row:
-  method {name, options} or null, schedule {kind, ...} or null, exact_last_block,
+  method {name, options} or null, schedule {kind, ...} or null, exact_last_block, unit_qk,
   macs (all of them), of_unreduced (share of the unreduced macs), reduction_macs (the method's own),
   params, tokens (after each block, class token included), keys (patch tokens attended to in each block, for a
   method that reduces keys and values only; else null)"""
 
 COLUMNS = ("method", "schedule", "GMACs", "of un-\nreduced", "own\nMMACs", "params\nM", "tokens after each block")
 
-UNREDUCED_AS_JSON: dict[str, object] = {"method": None, "schedule": None, "exact_last_block": False}
+UNREDUCED_AS_JSON: dict[str, object] = {"method": None, "schedule": None, "exact_last_block": False, "unit_qk": None}
 
 
 class CostRow(NamedTuple):

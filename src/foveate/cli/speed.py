@@ -42,9 +42,9 @@ columns:
 
 keys of --json:
   model, environment {cpu, cores, threads, device, dtype, torch, timm, foveate}, rows. In each row:
-  method {name, options}, schedule {kind, ...}, exact_last_block, batch_size, image_size [channels, height, width],
-  rounds, unreduced_per_second, reduced_per_second, free_slice_per_second, speed_up, speed_up_quartiles, mac_ratio,
-  realised, efficiency, efficiency_quartiles"""
+  method {name, options}, schedule {kind, ...}, exact_last_block, unit_qk, batch_size,
+  image_size [channels, height, width], rounds, unreduced_per_second, reduced_per_second, free_slice_per_second,
+  speed_up, speed_up_quartiles, mac_ratio, realised, efficiency, efficiency_quartiles"""
 
 RATES = ("un-\nreduced\nimg/s", "reduced\nimg/s", "free\nslice\nimg/s")
 COLUMNS = ("method", "batch", *RATES, "speed-\nup", "MAC\nratio", "realised", "efficiency")
@@ -108,6 +108,7 @@ def measure(args: argparse.Namespace, loaded: Loaded, request: Request, batch_si
             seconds=args.seconds,
             threads=args.threads,
             exact_last_block=request.exact_last_block,
+            unit_qk=request.unit_qk,
             dtype=None if args.dtype is None else DTYPES[args.dtype],
             device=args.device,
             progress=progress,

@@ -46,14 +46,14 @@ class Assignment:
     """(B, num_out) sizes of the slots, where they fell out on the way; ``pool_size`` computes them otherwise."""
 
     def __post_init__(self) -> None:
-        shapes = {tuple(t.shape) for t in (self.src, self.dst, self.weight) if t is not None}
-        if len(shapes) > 1 or any(len(shape) != 2 for shape in shapes):
+        shapes = [t.shape for t in (self.src, self.dst, self.weight) if t is not None]
+        if any(len(shape) != 2 or shape != shapes[0] for shape in shapes):
             raise ValueError(f"An Assignment's src, dst and weight must share one (B, E) shape; got {shapes}.")
         if not shapes and self.num_in != self.num_out:
             raise ValueError(f"An Assignment without edges is the identity; got {self.num_in} in, {self.num_out} out.")
         for name, edges, ends in (("src", self.src, self.num_in), ("dst", self.dst, self.num_out)):
             # an absent side numbers the edges, so their number must equal the tokens or slots it numbers
-            if edges is None and shapes and (other := next(iter(shapes))[1]) != ends:
+            if edges is None and shapes and (other := shapes[0][1]) != ends:
                 raise ValueError(f"An Assignment without {name} needs {ends} edges, one for each; got {other}.")
         if self.joining is not None and (self.dst is not None or self.weight is not None or self.src is None):
             raise ValueError("Tokens join a selection: an Assignment with joining has neither dst nor weight.")

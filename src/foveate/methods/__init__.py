@@ -3,6 +3,7 @@
 from foveate.methods.base import BlockView, Method, Need, Site, StepShape, all_methods, register
 from foveate.methods.evit import EViT
 from foveate.methods.free_slice import FreeSlice
+from foveate.methods.hvt_pool import HVTPool
 from foveate.methods.importance_select import ImportanceSelect
 from foveate.methods.power import PoWER, PoWERSearch
 from foveate.methods.random_select import RandomSelect
@@ -16,6 +17,7 @@ __all__ = [
     "BlockView",
     "EViT",
     "FreeSlice",
+    "HVTPool",
     "ImportanceSelect",
     "Method",
     "Need",

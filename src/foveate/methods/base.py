@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import typing
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from typing import ClassVar, Literal, TypeVar
 
 from torch import Tensor, nn
@@ -66,6 +68,7 @@ class StepShape:
     heads: int
     head_dim: int
     has_cls: bool
+    grid: tuple[int, int] | None = None  # rows and columns of the image's patches, before any reduction
 
     @property
     def cls_row_macs(self) -> int:
@@ -83,6 +86,13 @@ class Method(ABC):
     needs_class_token: ClassVar[bool] = False
     training_free: ClassVar[bool] = True
     """Whether it is meant to work on a pretrained model as it is."""
+    heads_weigh_by_size: ClassVar[bool] = True
+    """Whether heads that read patch tokens count each as often as it stands for a patch."""
+
+    def __post_init__(self) -> None:
+        """Refuse a misspelt choice here, where it was made; later it would only mean something else."""
+        for name, kind in _option_types(type(self)).items():
+            _check_option(f"{type(self).__name__}.{name}", kind, getattr(self, name))
 
     @property
     def carries_size(self) -> bool:
@@ -158,10 +168,26 @@ class Method(ABC):
         return tuple(counts)
 
 
+@cache
+def _option_types(cls: type) -> dict[str, object]:
+    hints = typing.get_type_hints(cls)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+def _check_option(where: str, kind: object, value: object) -> None:
+    if typing.get_origin(kind) is Literal and value not in typing.get_args(kind):
+        raise ValueError(f"{where} is one of {', '.join(map(str, typing.get_args(kind)))}; got {value!r}.")
+    if kind is bool and not isinstance(value, bool):
+        raise ValueError(f"{where} is true or false; got {value!r}.")
+    if kind is int and (isinstance(value, bool) or not isinstance(value, int)):
+        raise ValueError(f"{where} is a whole number; got {value!r}.")
+
+
 def middle_blocks(depth: int, number: int) -> tuple[int, ...]:
     """Evenly spaced blocks from a quarter to three quarters of the depth: of 12, three are 3, 6, 9; four 3, 5, 7, 9."""
-    gaps = 2 * (number - 1)
-    return tuple(sorted({depth * (number - 1 + 2 * i) // (2 * gaps) for i in range(number)}))
+    gaps = 4 * (number - 1)
+    spared = min(depth - 1, math.ceil(depth / 4))  # a block that begins in the first quarter is none of them
+    return tuple(sorted({max(spared, depth * (number - 1 + 2 * i) // gaps) for i in range(number)}))
 
 
 M = TypeVar("M", bound=type[Method])

@@ -49,8 +49,9 @@ def _convert(value: object, kind: object, where: str) -> object:
     """``value`` as the field's type, or an error that says what the field takes."""
     if typing.get_origin(kind) is typing.Literal:
         choices = typing.get_args(kind)
-        if value in choices:
-            return value
+        by_text = {str(choice): choice for choice in choices}
+        if str(value) in by_text:
+            return by_text[str(value)]
         raise ValueError(f"{where} is one of {', '.join(map(str, choices))}; got {value!r}.")
     try:
         if kind is bool:

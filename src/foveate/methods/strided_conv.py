@@ -34,6 +34,7 @@ class StridedConv(Method):
     def __post_init__(self) -> None:
         blocks = (self.blocks,) if isinstance(self.blocks, int) else tuple(self.blocks)
         object.__setattr__(self, "blocks", blocks)
+        super().__post_init__()
 
     def own_counts(self, depth: int, grid: Grid) -> tuple[int, ...]:
         blocks = self.blocks or (depth // 2,)

@@ -35,12 +35,12 @@ class TokenPooling(Method):
     token is not clustered. K-Medoids compares all pairs once, and its iterations read that table; a single
     iteration compares only the other tokens with the first centres.
 
-    Defaults suit a pretrained model that is not trained again, and deviate from the paper in three ways: tokens are
-    cluster means (``output="mean"``) instead of medoids, at their members' mean norm (``rescale``), and carry their
-    count, as the paper does for such models (appendix E). As in the paper's main results:
-    ``TokenPooling(output="medoid", rescale=False, carry=False)``. Means are weighted as the clustering is (eq. 15), by
-    size where it is not. A cluster cannot run empty (the paper does not say). ``Budget`` takes an equal share of the
-    tokens at four evenly spaced blocks, none in the first quarter.
+    The paper prints no number of iterations; one is the default, as more did not help. Defaults suit a pretrained model
+    that is not trained again: tokens are cluster means (``output="mean"``) where the paper takes medoids, at their
+    members' mean norm (``rescale``), and carry their count, as the paper does for such models (appendix E). The paper's
+    main results are of ``TokenPooling(output="medoid", rescale=False, carry=False)``. Means are weighted as the
+    clustering is (eq. 15), by size where it is not. A cluster cannot run empty (the paper does not say). ``Budget``
+    takes an equal share of the tokens at four evenly spaced blocks, none in the first quarter.
     """
 
     clustering: Literal["kmedoids", "kmeans"] = "kmedoids"
@@ -67,6 +67,7 @@ class TokenPooling(Method):
     site: ClassVar[Site] = Site.POST_ATTN
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.iterations < 1:
             raise ValueError(f"TokenPooling.iterations is 1 or more; got {self.iterations}.")
         if self.clustering == "kmeans" and self.output == "medoid":
@@ -74,7 +75,8 @@ class TokenPooling(Method):
 
     @property
     def uses_size(self) -> bool:
-        return self.carry or self.weights == "size"
+        # means of unweighted clusters are weighted by size
+        return self.carry or self.weights == "size" or (self.weights == "none" and self.output == "mean")
 
     def needs(self, has_cls: bool) -> frozenset[Need]:
         scores: frozenset[Need] = (

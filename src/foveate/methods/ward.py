@@ -36,6 +36,7 @@ class Ward(Method):
     site: ClassVar[Site] = Site.POST_ATTN
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.rounds < 1:
             raise ValueError(f"Ward.rounds is 1 or more; got {self.rounds}.")
 

@@ -21,12 +21,12 @@ from statistics import median, quantiles
 import torch
 from torch import Tensor, nn
 
-from foveate.adapters import find_adapter, reduction_of
+from foveate.adapters import UnitQK, find_adapter, reduction_of
 from foveate.api import cost, reduce_
 from foveate.methods.base import Method
 from foveate.methods.free_slice import FreeSlice
 from foveate.report.environment import Environment, describe_environment
-from foveate.schedule import Schedule
+from foveate.schedule import Keep, Schedule
 
 UNREDUCED, REDUCED, FREE_SLICE = "unreduced", "reduced", "free slice"
 FEWEST_ROUNDS = 6
@@ -79,6 +79,7 @@ def measure_speed(
     warmup: int = 2,
     threads: int | None = None,
     exact_last_block: bool = False,
+    unit_qk: UnitQK | None = None,
     dtype: torch.dtype | None = None,
     device: str | torch.device = "cpu",
     progress: Progress | None = None,
@@ -94,7 +95,7 @@ def measure_speed(
         raise ValueError(f"seconds is a time to measure for, above 0; got {seconds}.")
     place = _checked_device(device)
     size = _full_size(model, image_size)
-    variants = _variants(model, method, schedule, exact_last_block, size)
+    variants = _variants(model, method, schedule, exact_last_block, size, unit_qk)
     mac_ratio = cost(variants[UNREDUCED], size).macs / cost(variants[REDUCED], size).macs
     for variant in variants.values():
         variant.eval().to(device=place, dtype=dtype)
@@ -177,16 +178,26 @@ class _TheseCounts(Schedule):
 
 
 def _variants(
-    model: nn.Module, method: Method, schedule: Schedule | None, exact_last_block: bool, size: tuple[int, int, int]
+    model: nn.Module,
+    method: Method,
+    schedule: Schedule | None,
+    exact_last_block: bool,
+    size: tuple[int, int, int],
+    unit_qk: UnitQK | None = None,
 ) -> dict[str, nn.Module]:
     """Three models that share nothing: a copy of ``model``, one reduced, and one cut to the same counts."""
-    reduced = reduce_(copy.deepcopy(model), method, schedule, exact_last_block=exact_last_block)
+
+    def copy_reduced(method: Method, schedule: Schedule | None, exact: bool) -> nn.Module:
+        return reduce_(copy.deepcopy(model), method, schedule, exact_last_block=exact, unit_qk=unit_qk)
+
+    reduced = copy_reduced(method, schedule, exact_last_block)
     reduction = reduction_of(reduced)
     assert reduction is not None
     grid = find_adapter(reduced).grid(reduced, *size[1:])
     same_counts = _TheseCounts(reduction.plan_for(grid).counts)
-    free = reduce_(copy.deepcopy(model), FreeSlice(site=method.site), same_counts, exact_last_block=exact_last_block)
-    return {UNREDUCED: copy.deepcopy(model), REDUCED: reduced, FREE_SLICE: free}
+    free = copy_reduced(FreeSlice(site=method.site), same_counts, exact_last_block)
+    whole = copy.deepcopy(model) if unit_qk is None else copy_reduced(FreeSlice(), Keep({}), False)
+    return {UNREDUCED: whole, REDUCED: reduced, FREE_SLICE: free}
 
 
 def _timer(model: nn.Module, images: Tensor) -> Timer:
