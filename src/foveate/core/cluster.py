@@ -15,6 +15,7 @@ from torch import Tensor
 from foveate.core.assignment import Assignment, Joining, joined_means, pool, take, weighted_means
 from foveate.core.noise import counter_uniform
 from foveate.core.precision import in_full_precision, to_float
+from foveate.core.select import best_by_position
 
 LEAST_WEIGHT = 1e-6
 """Of an image's largest weight: tokens nobody attends to still belong somewhere, and their clusters have a centre."""
@@ -35,7 +36,7 @@ class Clusters(NamedTuple):
 
 def first_by_score(score: Tensor, k: int) -> Tensor:
     """The k tokens of largest ``score`` (B, N) as first centres, by position: (B, K)."""
-    return score.topk(k, dim=1, sorted=False).indices.sort(dim=1).values
+    return best_by_position(score, k)
 
 
 def first_at_random(batch: int, n: int, k: int, seed: int, stream: int, device: torch.device | None = None) -> Tensor:
@@ -99,7 +100,7 @@ def kmeans(
         if settled:
             break
         member = _first_member(owner, k)
-        centres = _means(x, owner, k, weight)
+        centres = pool(x, weighted_means(owner, k, weight))
     assert owner is not None
     return Clusters(owner, member)
 
@@ -191,10 +192,6 @@ def _without_empty(owner: Tensor, member: Tensor) -> Tensor:
     empty = torch.ones(member.shape, dtype=torch.bool, device=owner.device).scatter(1, owner, False)
     own = torch.arange(member.shape[1], device=owner.device).expand(member.shape)
     return torch.where(empty.any(dim=1, keepdim=True), owner.scatter(1, member, own), owner)
-
-
-def _means(x: Tensor, owner: Tensor, k: int, weight: Tensor) -> Tensor:
-    return pool(x, weighted_means(owner, k, weight))
 
 
 def _other_members(clusters: Clusters) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from foveate.core.noise import counter_uniform
 def keep_topk(score: Tensor, k: int) -> Assignment:
     """Keep the k best tokens of ``score`` (B, N), in their original order."""
     _check_k("keep_topk", k, score.shape[1])
-    return selection(_best(score, k), score.shape[1])
+    return selection(best_by_position(score, k), score.shape[1])
 
 
 def keep_topk_fuse_rest(score: Tensor, k: int, normalize: bool = False) -> Assignment:
@@ -50,8 +50,9 @@ def keep_proportional(score: Tensor, k: int, seed: int, stream: int) -> Assignme
     return keep_topk(score.log() - (-u.log()).log(), k)
 
 
-def _best(score: Tensor, k: int) -> Tensor:
-    return score.topk(k, dim=1).indices.sort(dim=1).values
+def best_by_position(score: Tensor, k: int) -> Tensor:
+    """The k tokens of largest ``score`` (B, N), in their original order: (B, K)."""
+    return score.topk(k, dim=1, sorted=False).indices.sort(dim=1).values
 
 
 def _check_k(name: str, k: int, n: int) -> None:
