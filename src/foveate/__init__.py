@@ -1,7 +1,8 @@
 """foveate: vision transformers that keep fewer tokens, by any published way of choosing them."""
 
+from foveate import models
 from foveate.adapters import Trace, UnsupportedModel
-from foveate.api import cost, features, reduce_, restore_, trace
+from foveate.api import cost, drop_class_token_, features, reduce_, reschedule_, restore_, trace
 from foveate.core import Assignment
 from foveate.cost import Cost
 from foveate.methods import (
@@ -49,10 +50,13 @@ __all__ = [
     "UnsupportedModel",
     "Ward",
     "cost",
+    "drop_class_token_",
     "features",
     "load",
     "load_schedule",
+    "models",
     "reduce_",
+    "reschedule_",
     "restore_",
     "save",
     "save_schedule",

@@ -15,6 +15,7 @@ from foveate.adapters import (
     Trace,
     UnitQK,
     UnitScales,
+    drop_class_token,
     encode,
     find_adapter,
     reduced_class,
@@ -74,12 +75,35 @@ def reduce_(
     return model
 
 
+def reschedule_(model: Model, schedule: Schedule) -> Model:
+    """Let a reduced ``model`` follow another schedule, in place; what its method has learned stays. Returns it.
+
+    A keep rate that falls during training is a series of these.
+    """
+    reduction = reduction_of(model)
+    if reduction is None:
+        raise ValueError(f"This {type(model).__name__} is not reduced. Call reduce_(model, method, schedule).")
+    _check_request(reduction.method, schedule)
+    reduction.reschedule(schedule)
+    return model
+
+
 def restore_(model: Model) -> Model:
     """Undo ``reduce_``, in place: the original model again, bit for bit."""
     if not isinstance(model, Reduced):
         raise ValueError(f"This {type(model).__name__} is not reduced, so there is nothing to restore.")
     delattr(model, CHILD)
     model.__class__ = model._foveate_base
+    return model
+
+
+def drop_class_token_(model: Model) -> Model:
+    """Let ``model`` predict from the mean of its tokens instead of its class token, in place; returns it.
+
+    HVT's head, y = FC(mean(LN(x))), for a ViT or DeiT of timm that exists already; the class token and its position
+    are gone, every other weight stays. The model is then to be fine-tuned.
+    """
+    drop_class_token(model)
     return model
 
 
@@ -143,4 +167,4 @@ def _check_request(method: object, schedule: object) -> None:
         raise TypeError(f"schedule is one of Keep, KeepRate, RemovePerBlock, Budget; got {schedule!r}.")
 
 
-__all__ = ["PlanError", "cost", "features", "reduce_", "restore_", "trace"]
+__all__ = ["PlanError", "cost", "drop_class_token_", "features", "reduce_", "reschedule_", "restore_", "trace"]

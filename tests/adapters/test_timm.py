@@ -107,12 +107,12 @@ def test_the_kind_of_pooling_cannot_change_under_a_plan_made_for_another():
 
 @dataclasses.dataclass(frozen=True)
 class Scaled(fv.Method):
-    """A method that learns: it multiplies the tokens it keeps by a learned number of each block."""
+    """A method that learns: it multiplies the channels of the tokens it keeps, by numbers of each block."""
 
     site: ClassVar[Site] = Site.POST_BLOCK
 
     def build(self, step, block):
-        return nn.ParameterDict({"factor": nn.Parameter(torch.full((), 1.0 + block))})
+        return nn.ParameterDict({"factor": nn.Parameter(torch.full((step.dim,), 1.0 + block))})
 
     def assign(self, view, keep):
         return selection(torch.arange(keep).expand(view.tokens.shape[0], keep), view.patches.shape[1])
@@ -127,9 +127,9 @@ def test_what_a_method_learns_lives_under_one_prefix_trains_and_goes_with_it():
     model = fv.reduce_(make("timm-cls"), Scaled(), fv.Keep({1: 20, 2: 10}))
     own = [key for key in model.state_dict() if key not in plain.state_dict()]
     assert own == ["foveate.learned.1.factor", "foveate.learned.2.factor"]
-    assert [model.state_dict()[key].item() for key in own] == [2.0, 3.0]
+    assert [model.state_dict()[key].mean().item() for key in own] == [2.0, 3.0]
     model(images()).square().sum().backward()
-    assert all(model.get_parameter(key).grad.abs() > 0 for key in own)
+    assert all(model.get_parameter(key).grad.abs().max() > 1e-4 for key in own)
     assert list(fv.restore_(model).state_dict()) == list(plain.state_dict())
 
 

@@ -132,7 +132,7 @@ def test_transformers_models(run, tmp_path):
 
 def test_transformers_models_without_a_classifier(tmp_path):
     transformers = pytest.importorskip("transformers")
-    from foveate.cli.models import load_model
+    from foveate.models.by_name import load_model
 
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
     tower = transformers.SiglipVisionModel(transformers.SiglipVisionConfig(**sizes, image_size=32, patch_size=8))
@@ -173,7 +173,7 @@ def test_a_saved_model_brings_what_its_method_learned(tmp_path):
     torch.nn.init.normal_(model.foveate.learned["2"].weight, std=0.1)
     torch.nn.init.constant_(model.foveate.unit_scales.alpha, 3.0)
     fv.save(model, tmp_path / "saved")
-    args = SimpleNamespace(model=str(tmp_path / "saved"), pretrained=False, image_size=None)
+    args = SimpleNamespace(model=str(tmp_path / "saved"), pretrained=False, weights=None, image_size=None)
     loaded = load_from(args)
     images = torch.randn(1, *loaded.image_size)
     with torch.no_grad():

@@ -17,8 +17,9 @@ from foveate.adapters.base import (
     reduced_class,
     reduction_of,
 )
-from foveate.adapters.dense import Trace, spread_to_patches
-from foveate.adapters.engine import Encoded, encode
+from foveate.adapters.class_token import drop_class_token
+from foveate.adapters.dense import Trace, spread, spread_to_patches
+from foveate.adapters.engine import Encoded, Step, encode
 from foveate.adapters.timm_vit import TIMM
 from foveate.adapters.torchvision_vit import TORCHVISION
 from foveate.adapters.unit_qk import UnitScales
@@ -29,16 +30,19 @@ __all__ = [
     "Encoded",
     "Reduced",
     "Reduction",
+    "Step",
     "Trace",
     "UnitQK",
     "UnitScales",
     "UnsupportedModel",
     "adapter_for",
     "all_adapters",
+    "drop_class_token",
     "encode",
     "find_adapter",
     "reduced_class",
     "reduction_of",
+    "spread",
     "spread_to_patches",
 ]
 

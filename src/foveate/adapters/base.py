@@ -118,6 +118,29 @@ class Reduction(nn.Module):
             return self.plan
         return make_plan(at_grid(self.shape, grid), self.method, self.schedule, self.exact_last_block)
 
+    def reschedule(self, schedule: Schedule) -> None:
+        """Follow another schedule from now on; what the method has learned stays."""
+        plan = make_plan(self.shape, self.method, schedule, self.exact_last_block)
+        without = [b for b in range(self.shape.depth) if plan.acts_in(b) and str(b) not in self.learned]
+        if self.learned and without:
+            raise ValueError(f"{type(self.method).__name__} has learned nothing for block {without[0]}; reduce again.")
+        self.schedule, self.plan = schedule, plan
+
+    def resized(self, shape: ModelShape) -> Reduction:
+        """The same for images of another size, with what the method has learned carried over."""
+        new = Reduction(self.method, self.schedule, shape, self.exact_last_block, self.unit_scales)
+        for name in new.learned.keys() & self.learned.keys():
+            self.method.resize(self.learned[name], new.learned[name])
+        reference = next(self.parameters(), None)
+        if reference is not None:
+            new.to(reference.device, reference.dtype)
+        return new.train(self.training)
+
+    def no_weight_decay(self) -> set[str]:
+        """Parameters, by their names in the model, that weight decay is to spare."""
+        spared = {name: getattr(module, "no_weight_decay", ()) for name, module in self.learned.items()}
+        return {f"{CHILD}.learned.{block}.{parameter}" for block, names in spared.items() for parameter in names}
+
     def extra_repr(self) -> str:
         last = ", exact_last_block=True" if self.exact_last_block else ""
         unit = f", unit_qk={self.unit_qk!r}" if self.unit_qk else ""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from foveate.adapters.engine import Encoded
+from foveate.adapters.engine import Encoded, Step
 from foveate.core import Assignment, compose, unpool
 
 
@@ -17,17 +18,20 @@ def spread_to_patches(encoded: Encoded, block: int, prefix: int) -> tuple[Tensor
     A patch whose token was dropped keeps the features that token had when it was dropped.
     """
     tokens = encoded.blocks[block].stream.tokens
-    patches = tokens[:, prefix:]
-    for output in reversed(encoded.blocks[: block + 1]):
-        if output.step is None:
-            continue
-        if output.step.assignment.num_out != patches.shape[1]:
-            raise ValueError(
-                f"Block {block} returns prefix tokens only (exact_last_block=True), so it has no dense features. "
-                "Ask for an earlier block, or reduce without exact_last_block."
-            )
-        patches = unpool(patches, output.step.assignment, fill=output.step.before)
-    return patches, tokens[:, :prefix]
+    steps = [output.step for output in encoded.blocks[: block + 1] if output.step is not None]
+    if steps and steps[-1].assignment.num_out != tokens.shape[1] - prefix:
+        raise ValueError(
+            f"Block {block} returns prefix tokens only (exact_last_block=True), so it has no dense features. "
+            "Ask for an earlier block, or reduce without exact_last_block."
+        )
+    return spread(tokens[:, prefix:], steps), tokens[:, :prefix]
+
+
+def spread(patches: Tensor, steps: Sequence[Step]) -> Tensor:
+    """Features of the tokens that ``steps`` left, for every patch that was there before them."""
+    for step in reversed(steps):
+        patches = unpool(patches, step.assignment, fill=step.before)
+    return patches
 
 
 @dataclass(frozen=True)
@@ -90,13 +94,18 @@ class Trace:
         """
         a = self.after(block)
         src, dst, weight = a.edges(self.batch, self.device)
-        order = weight.argsort(dim=1, stable=True)  # the heaviest edge of a patch has the highest rank
-        src, dst, weight = (t.gather(1, order) for t in (src, dst, weight))
-        rank = torch.arange(src.shape[1], device=src.device).where(weight != 0, -1)
-        best = torch.full((self.batch, a.num_in), -1, device=src.device).scatter_reduce(1, src, rank, "amax")
-        if not src.shape[1]:
-            return best
-        return dst.gather(1, best.clamp(min=0)).where(best >= 0, -1)
+        first = torch.arange(self.batch, device=src.device).unsqueeze(1) * a.num_in  # images one after the other
+        there = weight != 0
+        pairs = ((first + src) * max(a.num_out, 1) + dst)[there]
+        pairs, place = pairs.unique(return_inverse=True)  # windows in windows lead a patch to a token by several ways
+        total = torch.zeros(len(pairs), device=src.device).index_add(0, place, weight[there].float())
+        order = total.argsort(stable=True)  # a patch's heaviest token comes last, and stays
+        patch, token = pairs[order] // max(a.num_out, 1), pairs[order] % max(a.num_out, 1)
+        rank = torch.full((self.batch * a.num_in,), -1, device=src.device)
+        rank = rank.scatter_reduce(0, patch, torch.arange(len(order), device=src.device), "amax")
+        owner = rank.clone()
+        owner[rank >= 0] = token[rank[rank >= 0]]
+        return owner.view(self.batch, a.num_in)
 
     def _identity(self) -> Assignment:
         n = self.grid[0] * self.grid[1]

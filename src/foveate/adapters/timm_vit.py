@@ -6,19 +6,19 @@ import inspect
 from typing import Any
 
 import timm
-from timm.layers import Attention, AttentionPoolLatent, GluMlp, Mlp, PatchDropout, PatchEmbed, SwiGLU
+from timm.layers import Attention, AttentionPoolLatent, GluMlp, Mlp, PatchDropout, PatchEmbed, SwiGLU, to_2tuple
 from timm.models._features import feature_take_indices
 from timm.models.deit import VisionTransformerDistilled
 from timm.models.vision_transformer import Block, ResPostBlock, VisionTransformer
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from foveate.adapters.base import Adapter, BlockOps, Heads, Reduced, UnsupportedModel, linear_macs
+from foveate.adapters.base import CHILD, Adapter, BlockOps, Heads, Reduced, UnsupportedModel, linear_macs
 from foveate.adapters.dense import spread_to_patches
 from foveate.adapters.engine import encode
 from foveate.adapters.heads import mean_of_patches, tag_size, tagged_size
 from foveate.core import log_size_bias
-from foveate.cost import BlockShape, ModelShape
+from foveate.cost import BlockShape, ModelShape, at_grid
 
 POOLS = ("token", "avg", "map", "")
 
@@ -101,6 +101,27 @@ class ReducedTimm(Reduced):
                 "Call restore_(model), reset the classifier, and reduce it again."
             )
         super().reset_classifier(num_classes, global_pool)  # type: ignore[misc]
+
+    def set_input_size(self: Any, img_size: Any = None, patch_size: Any = None) -> None:
+        """Take images or patches of another size; positions the method has learned are resampled like the model's."""
+        embed = self.patch_embed
+        height, width = to_2tuple(img_size) if img_size is not None else embed.img_size
+        ph, pw = to_2tuple(patch_size) if patch_size is not None else embed.patch_size
+        if height % ph or width % pw:
+            raise ValueError(f"The image is {height} x {width}, which patches of {ph} x {pw} do not divide.")
+        grid = (height // ph, width // pw)
+        resized = self.foveate.resized(at_grid(self.foveate.shape, grid))  # refuses before anything has changed
+        super().set_input_size(img_size, patch_size)  # type: ignore[misc]
+        resized.shape = TIMM.shape(self, grid)  # patches of another size cost more or less to embed
+        self.foveate = resized
+
+    def no_weight_decay(self: Any) -> set[str]:
+        return super().no_weight_decay() | self.foveate.no_weight_decay()  # type: ignore[misc]
+
+    def group_matcher(self: Any, coarse: bool = False) -> dict[str, Any]:
+        """What a block's reduction has learned counts as part of that block, for learning rates by depth."""
+        groups = super().group_matcher(coarse)  # type: ignore[misc]
+        return groups | {"blocks": [*groups["blocks"], (rf"^{CHILD}\.learned\.(\d+)", None)]}
 
     def _foveate_head(self: Any, tokens: Tensor, size: Tensor | None, pre_logits: bool = False) -> Any:
         if isinstance(self, VisionTransformerDistilled) or not _head_weighs_tokens(self):
@@ -293,14 +314,33 @@ class TimmAdapter(Adapter):
             "num_classes": model.num_classes,
             "in_chans": model.in_chans,
             "img_size": list(model.patch_embed.img_size),
+            "patch_size": list(model.patch_embed.patch_size),
+            "embed_dim": model.embed_dim,
+            "depth": len(model.blocks),
+            "num_heads": model.blocks[0].attn.num_heads,
+            "class_token": model.cls_token is not None,
             "global_pool": model.global_pool,
+            "fc_norm": not isinstance(model.fc_norm, nn.Identity),
         }
         if model.dynamic_img_size:
             options["dynamic_img_size"] = True
-        return {"library": "timm", "architecture": architecture, "options": options}
+        return {"library": "timm", "architecture": architecture, "options": options | _drop_rates(model)}
 
     def rebuild(self, recipe: dict[str, Any]) -> nn.Module:
         return timm.create_model(recipe["architecture"], pretrained=False, **recipe["options"])
+
+
+def _drop_rates(model: Any) -> dict[str, float]:
+    """Dropout of all kinds, where there is any: it matters to further training."""
+    last = model.blocks[-1]
+    rates = {
+        "drop_rate": getattr(model.head_drop, "p", 0.0),
+        "pos_drop_rate": getattr(model.pos_drop, "p", 0.0),
+        "proj_drop_rate": getattr(last.attn.proj_drop, "p", 0.0),
+        "attn_drop_rate": getattr(last.attn.attn_drop, "p", 0.0),
+        "drop_path_rate": getattr(last.drop_path1, "drop_prob", 0.0),
+    }
+    return {name: float(rate) for name, rate in rates.items() if rate}
 
 
 def _block_shape(block: Any) -> BlockShape:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from torch import Tensor, nn
@@ -91,6 +92,9 @@ def add_model(parser: argparse.ArgumentParser, *, optional: bool = False) -> Non
         action="store_true",
         help="load the weights of a timm or torchvision model; they are random without this, which costs and speed "
         "do not depend on (hf: models always come with theirs)",
+    )
+    parser.add_argument(
+        "--weights", metavar="FILE", type=Path, help="load weights from a safetensors file, or one of torch.save"
     )
     parser.add_argument(
         "--image-size",

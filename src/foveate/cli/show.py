@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import secrets
+from collections.abc import Mapping
 from pathlib import Path
+
+from PIL import Image
 
 from foveate.cli import output
 from foveate.cli.arguments import add_json, add_methods, add_model, add_schedule, first_line, read_requests
-from foveate.cli.models import load_from
-from foveate.report.pictures import all_pictures
+from foveate.cli.models import brings_weights, load_from
+from foveate.report.pictures import Picture, PictureRequest, all_pictures
 
 DESCRIPTION = "Draw a picture of what a model keeps, to a file. Without a picture's name, list what there is."
 EPILOG = """\
 examples:
-  foveate show             list what there is
+  foveate show                                             list what there is
+  foveate show tokens deit_small_patch16_224 photo.jpg --pretrained --method evit --keep-rate 0.7
+  foveate show features hvt_small_1 photo.jpg              feature maps of four blocks, to features.png
+  foveate show features deit_small_patch16_224 photo.jpg --pretrained --method tome --budget 0.65 --at 0 5 11
 
 keys of --json:
   a list of {name, description} without a picture's name; else picture, file"""
@@ -23,7 +30,11 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser("show", help="pictures of kept tokens", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("picture", metavar="PICTURE", nargs="?", help="the picture to draw")
     add_model(parser, optional=True)
-    parser.add_argument("--image", metavar="FILE", type=Path, nargs="+", default=[], help="images to show")
+    parser.add_argument("images", metavar="IMAGE", type=Path, nargs="*", help="photographs; they come before options")
+    parser.add_argument(
+        "--at", metavar="N", type=int, nargs="+", help="blocks to show, from 0; -1 is the last (default: a few)"
+    )
+    parser.add_argument("--channels", metavar="N", type=int, default=6, help="channels to show of features; default: 6")
     parser.add_argument("--out", metavar="FILE", type=Path, help="file to write; default: PICTURE.png")
     add_methods(parser)
     add_schedule(parser)
@@ -36,19 +47,41 @@ def run(args: argparse.Namespace) -> int:
     if args.picture is None:
         output.print_listing("pictures", {name: first_line(draw) for name, draw in known.items()}, args.json)
         return 0
-    if args.picture not in known:
-        raise ValueError(f"There is no picture {args.picture!r}. Known: {', '.join(known) or 'none yet'}.")
-    if args.model is None:
-        raise ValueError(f"{args.picture} needs a model: foveate show {args.picture} MODEL.")
-    if len(args.methods) > 1:
-        raise ValueError("A picture shows one --method at a time.")
+    target = args.out or Path(f"{args.picture}.png")
+    check(args, known, target)
     loaded = load_from(args)
     for request in read_requests(args, loaded.own)[-1:]:  # what is asked for outranks what the model brought along
         request.apply_(loaded.model)
-    target = args.out or Path(f"{args.picture}.png")
-    known[args.picture](loaded.model, args.image).save(target)
+    name = Path(args.model).name + ("" if brings_weights(args) else " (untrained)")
+    wanted = PictureRequest(args.images, name, args.at, args.channels)
+    write(known[args.picture](loaded.model, wanted), target)
     if args.json:
         output.print_json({"picture": args.picture, "file": str(target)})
     else:
         output.say(f"Wrote {target}.")
     return 0
+
+
+def check(args: argparse.Namespace, known: Mapping[str, Picture], target: Path) -> None:
+    """Refuse what cannot be drawn or written before the model is loaded."""
+    if args.picture not in known:
+        raise ValueError(f"There is no picture {args.picture!r}. Known: {', '.join(known) or 'none yet'}.")
+    if args.model is None:
+        raise ValueError(f"{args.picture} needs a model: foveate show {args.picture} MODEL IMAGE.")
+    if not args.images:
+        raise ValueError(f"{args.picture} needs a photograph: foveate show {args.picture} {args.model} IMAGE.")
+    if len(args.methods) > 1:
+        raise ValueError("A picture shows one --method at a time.")
+    if args.channels < 0:
+        raise ValueError(f"--channels is 0 or more; got {args.channels}.")
+    if target.suffix.lower() not in Image.registered_extensions():
+        raise ValueError(f"{target} has no ending that says which kind of picture to write. Use .png.")
+    if not target.parent.is_dir():
+        raise ValueError(f"There is no directory {target.parent} to write {target.name} to.")
+
+
+def write(image: Image.Image, target: Path) -> None:
+    """All of the file or nothing."""
+    temporary = target.with_name(f".{secrets.token_hex(4)}-{target.name}")
+    image.save(temporary)
+    temporary.replace(target)

@@ -119,9 +119,20 @@ class Method(ABC):
     def build(self, step: StepShape, block: int) -> nn.Module | None:
         """The module this block's reduction learns, seen again as ``view.module``; None for most methods.
 
-        Called once for every block that reduces. Its parameters live in the model's state dict under ``foveate.``.
+        Called once for every block that reduces. Its parameters live in the model's state dict under ``foveate.``;
+        those it lists in an attribute ``no_weight_decay`` are spared by timm's optimisers, as the model's own are.
         """
         return None
+
+    def resize(self, old: nn.Module, new: nn.Module) -> None:
+        """Give ``new``, built for images of another size, what ``old`` has learned."""
+        try:
+            new.load_state_dict(old.state_dict())
+        except RuntimeError as error:
+            raise ValueError(
+                f"What {type(self).__name__} has learned belongs to one image size and cannot be carried to another. "
+                "Build the model for that size, reduce it, and train it there."
+            ) from error
 
     def macs(self, step: StepShape) -> int:
         """Multiply-accumulates of its own matrix products for one image, beyond those of the unreduced block."""

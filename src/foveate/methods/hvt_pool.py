@@ -44,9 +44,7 @@ class HVTPool(Method):
             raise ValueError(f"HVTPool.stages is 1 or more; got {self.stages}.")
 
     def own_counts(self, depth: int, grid: Grid) -> tuple[int, ...]:
-        if depth % self.stages:
-            fitting = [d for d in range(1, depth + 1) if depth % d == 0]
-            raise ValueError(f"HVTPool.stages={self.stages} does not divide {depth} blocks. These do: {fitting}.")
+        self._check_depth(depth)
         shape = grid if self.pool_dim == 2 else (1, grid[0] * grid[1])
         counts = []
         for block in range(depth):
@@ -55,9 +53,15 @@ class HVTPool(Method):
             counts.append(shape[0] * shape[1])
         return tuple(counts)
 
+    def resize(self, old: nn.Module, new: nn.Module) -> None:
+        """Positions are resampled, a convolution stays as it is."""
+        assert isinstance(old, PooledStage)
+        assert isinstance(new, PooledStage)
+        new.load_state_dict(old.state_dict() | {"pos_embed": resample(old.pos_embed.data, old.shape, new.shape)})
+
     def build(self, step: StepShape, block: int) -> nn.Module:
         assert step.grid is not None
-        shape = self._pooled(self._shape(step.grid, step.n), block)
+        shape = self._pooled(self.shape_of(step.grid, step.n), block)
         return PooledStage(step.dim, shape, self.pool, self.pool_dim)
 
     def assign(self, view: BlockView, keep: int) -> Assignment:
@@ -72,11 +76,23 @@ class HVTPool(Method):
     def combine(self, view: BlockView, assignment: Assignment) -> Tensor:
         assert view.module is not None
         assert view.grid is not None
-        pooled = view.module(view.patches, self._shape(view.grid, view.patches.shape[1]))
+        pooled = view.module(view.patches, self.shape_of(view.grid, view.patches.shape[1]))
         return torch.cat([view.tokens[:, : view.prefix], pooled], dim=1) if view.prefix else pooled
 
     def macs(self, step: StepShape) -> int:
         return step.keep * 3**self.pool_dim * step.dim**2 if self.pool == "conv" else 0
+
+    def _check_depth(self, depth: int) -> None:
+        stages = f"HVTPool.stages={self.stages}"
+        if self.stages > depth:
+            raise ValueError(f"{stages} is more than the model's {depth} blocks: a stage has one block at least.")
+        if depth % self.stages:
+            fitting = ", ".join(str(d) for d in range(1, depth + 1) if depth % d == 0)
+            depths = ", ".join(str(self.stages * blocks) for blocks in range(1, 5))
+            raise ValueError(
+                f"{stages} does not divide {depth} blocks. With this number of stages the depth is {depths}, ...; "
+                f"with this depth the stages are {fitting}."
+            )
 
     def _pooled(self, shape: Grid, block: int) -> Grid:
         """Rows and columns behind one pooling; a sequence is one row."""
@@ -84,9 +100,13 @@ class HVTPool(Method):
             return (shape[0] + 1) // 2, (shape[1] + 1) // 2
         if self.pool_dim == 1 and shape[1] >= 3:
             return 1, (shape[1] - 3) // 2 + 1
-        raise ValueError(f"HVTPool: {shape[0] * shape[1]} tokens at block {block} are too few to pool again.")
+        tokens = "1 token" if shape == (1, 1) else f"{shape[0] * shape[1]} tokens"
+        raise ValueError(
+            f"HVTPool(stages={self.stages}): {tokens} at block {block}, too few to pool again. "
+            "Use fewer stages, larger images or smaller patches."
+        )
 
-    def _shape(self, grid: Grid, n: int) -> Grid:
+    def shape_of(self, grid: Grid, n: int) -> Grid:
         """Rows and columns of the n tokens that ``grid`` has become."""
         shape = grid if self.pool_dim == 2 else (1, grid[0] * grid[1])
         while shape[0] * shape[1] > n:
@@ -96,7 +116,7 @@ class HVTPool(Method):
     def _windows(self, view: BlockView) -> tuple[Tensor, Tensor]:
         """The tokens each slot reads, (K, 3 or 9), and one where there is one, zero where padding is."""
         assert view.grid is not None
-        shape = self._shape(view.grid, view.patches.shape[1])
+        shape = self.shape_of(view.grid, view.patches.shape[1])
         out = self._pooled(shape, view.block)
         padding, device = self.pool_dim - 1, view.tokens.device
         rows, columns = (_reach(o, s, padding, device) for o, s in zip(out, shape, strict=True))
@@ -107,6 +127,8 @@ class HVTPool(Method):
 
 class PooledStage(nn.Module):
     """What begins a stage: pooling, and the positional embedding of the shorter sequence."""
+
+    no_weight_decay = ("pos_embed",)
 
     def __init__(self, dim: int, shape: Grid, pool: Pool, pool_dim: int) -> None:
         super().__init__()
@@ -123,7 +145,8 @@ class PooledStage(nn.Module):
             x = x.unflatten(2, shape)
         pooled = self._pool(x)
         out = (1, pooled.shape[2]) if self.pool_dim == 1 else (pooled.shape[2], pooled.shape[3])
-        return pooled.flatten(2).transpose(1, 2) + self._positions(out)
+        # contiguous: blocks would otherwise copy a transposed stream again and again
+        return pooled.flatten(2).transpose(1, 2).contiguous() + self._positions(out)
 
     def _pool(self, x: Tensor) -> Tensor:
         if self.pool == "conv":
@@ -138,8 +161,13 @@ class PooledStage(nn.Module):
         """The embedding, resampled where the images are of another size than the model was made for."""
         if shape == self.shape:
             return self.pos_embed
-        grid = self.pos_embed.transpose(1, 2).unflatten(2, self.shape)
-        return interpolate(grid, shape, mode="bilinear", align_corners=False).flatten(2).transpose(1, 2)
+        return resample(self.pos_embed, self.shape, shape)
+
+
+def resample(positions: Tensor, old: Grid, new: Grid) -> Tensor:
+    """Positional embeddings (1, N, C) of ``old`` rows and columns for ``new`` ones; a sequence is one row."""
+    grid = positions.transpose(1, 2).unflatten(2, old)
+    return interpolate(grid, new, mode="bilinear", align_corners=False).flatten(2).transpose(1, 2)
 
 
 def _reach(out: int, size: int, padding: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@
 A module in this package registers a picture with one function::
 
     @picture("tokens")
-    def tokens(model: nn.Module, images: Sequence[Path]) -> Image.Image:
+    def tokens(model: nn.Module, request: PictureRequest) -> Image.Image:
         \"\"\"Which patches each token holds, block by block.\"\"\"
 
 ``model`` is reduced as the caller asked, or untouched where nothing was asked. The docstring's first line is what
@@ -15,12 +15,27 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image
 from torch import nn
 
-Picture = Callable[[nn.Module, Sequence[Path]], Image.Image]
+
+@dataclass(frozen=True)
+class PictureRequest:
+    """What to draw, apart from the model."""
+
+    images: Sequence[Path]
+    name: str = "model"
+    """What the model is called above the picture."""
+    blocks: Sequence[int] | None = None
+    """Blocks to show; None leaves the choice to the picture."""
+    channels: int = 6
+    """Channels to show of each block."""
+
+
+Picture = Callable[[nn.Module, PictureRequest], Image.Image]
 
 _PICTURES: dict[str, Picture] = {}
 

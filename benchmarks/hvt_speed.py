@@ -1,0 +1,64 @@
+"""HVT against DeiT-S: how much of the saved multiply-accumulates becomes time.
+
+    python benchmarks/hvt_speed.py [--batch-size 16] [--threads 2] [--seconds 60]
+
+Models take turns within a round; ratios are paired within rounds and their median is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from statistics import median, quantiles
+
+import timm
+import torch
+
+import foveate as fv
+from foveate.report.environment import describe_environment
+from foveate.report.speed import interleave
+
+BASE, MODELS = "deit_small_patch16_224", ("hvt_small_0", "hvt_small_1", "hvt_small_4")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=60)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    models = {name: timm.create_model(name).eval() for name in (BASE, *MODELS)}
+    images = torch.randn(args.batch_size, 3, 224, 224)
+    timers = {name: timer(model, images) for name, model in models.items()}
+    interleave(timers, rounds=1)  # warms up
+    rounds = interleave(timers, None, args.seconds)
+    costs = {name: fv.cost(model).macs for name, model in models.items()}
+    machine = describe_environment(torch.device("cpu"), torch.float32)
+    print(f"{machine}; batch {args.batch_size}, {len(rounds)} rounds")
+    for name in MODELS:
+        ratios = [r[BASE] / r[name] for r in rounds]
+        low, _, high = quantiles(ratios, n=4)
+        macs = costs[BASE] / costs[name]
+        rate = args.batch_size / median(r[name] for r in rounds)
+        print(
+            f"{name}: {rate:.1f} img/s, {median(ratios):.3f}x ({low:.3f}-{high:.3f}) of {BASE}, "
+            f"MAC ratio {macs:.3f}, realised {median(ratios) / macs:.3f}"
+        )
+
+
+def timer(model: torch.nn.Module, images: torch.Tensor) -> Callable[[], float]:
+    """Seconds of one pass."""
+
+    @torch.no_grad()
+    def run_once() -> float:
+        start = time.perf_counter()
+        model(images)
+        return time.perf_counter() - start
+
+    return run_once
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""A model by the name users write: a timm name, ``hf:``, ``torchvision:``, or a directory of ``foveate.save``."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+import torchvision
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+
+from foveate.models.hvt import convert_weights
+from foveate.storage import MANIFEST, load
+
+
+def load_model(
+    name: str, *, pretrained: bool = False, weights: str | Path | None = None, options: dict[str, Any] | None = None
+) -> nn.Module:
+    """The model called ``name``, with its library's weights (``pretrained``), those of a file, or random ones.
+
+    ``options`` go to the library: ``num_classes``, and ``img_size`` (timm) or ``image_size`` (torchvision). A
+    directory of ``foveate.save`` brings everything along, and takes none.
+    """
+    model = _find(name, pretrained, options or {})
+    if weights:
+        load_weights_(model, Path(weights))
+    return model
+
+
+def load_weights_(model: nn.Module, path: Path) -> list[str]:
+    """Fill ``model`` from a file of weights; returns the names of a classifier that did not fit and stays new.
+
+    Positions of a timm model are resampled to its image size. Anything else that does not fit is an error. The file is
+    safetensors, or of ``torch.save`` and read as plain weights: nothing in it is executed.
+    """
+    tensors = _read_weights(path)
+    if isinstance(model, VisionTransformer):
+        tensors = convert_weights(tensors, model)
+    own = model.state_dict()
+    missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
+    differing = [name for name in own if name in tensors and tensors[name].shape != own[name].shape]
+    new = [name for name in (*differing, *missing) if _is_classifier(name)]
+    wrong = [name for name in (*differing, *missing, *unknown) if not _is_classifier(name)]
+    if wrong:
+        raise ValueError(
+            f"The weights in {path} do not fit this {type(model).__name__}: {len(wrong)} names are missing, unknown or "
+            f"of another shape, such as {', '.join(wrong[:3])}."
+        )
+    kept = {name: tensor for name, tensor in tensors.items() if name in own and name not in new}
+    model.load_state_dict(own | kept)
+    return new
+
+
+def _is_classifier(name: str) -> bool:
+    return name.split(".")[0] in ("head", "head_dist", "heads", "classifier", "fc")
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise ValueError(f"There is no file of weights {path}.")
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        data = torch.load(path, map_location="cpu", weights_only=True)
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a readable safetensors file: {error}") from error
+    except Exception as error:  # pickles that are more than weights, and files that are no pickles, raise many kinds
+        raise ValueError(f"{path} cannot be read as plain weights: {error}") from error
+    data = data.get("model", data.get("state_dict", data)) if isinstance(data, dict) else data
+    if not isinstance(data, dict) or not all(isinstance(value, Tensor) for value in data.values()):
+        raise ValueError(f"{path} holds no weights by name.")
+    return data
+
+
+def _find(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
+    library, colon, rest = name.partition(":")
+    if colon and library == "hf":
+        return _from_transformers(rest, options)
+    if colon and library == "torchvision":
+        return _from_torchvision(rest, pretrained, options)
+    if (Path(name) / MANIFEST).is_file():
+        return load(name)
+    if Path(name).is_dir():
+        raise ValueError(f"The directory {name} has no {MANIFEST}. For a transformers checkpoint write hf:{name}.")
+    if not timm.is_model(name):
+        raise ValueError(_unknown("timm model", name, timm.list_models()))
+    return _build(lambda: timm.create_model(name, pretrained=pretrained, **options), name)
+
+
+def _from_torchvision(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
+    known = torchvision.models.list_models(module=torchvision.models)
+    if name not in known:
+        raise ValueError(_unknown("torchvision model", name, known))
+    weights = "DEFAULT" if pretrained else None
+    return _build(lambda: torchvision.models.get_model(name, weights=weights, **options), name)
+
+
+def _from_transformers(name: str, options: dict[str, Any]) -> nn.Module:
+    try:
+        from transformers import AutoModel, AutoModelForImageClassification
+    except ImportError as error:
+        raise ValueError("hf: models need transformers: pip install foveate[hf]") from error
+    labels = {"num_labels": options["num_classes"], "ignore_mismatched_sizes": True} if "num_classes" in options else {}
+    try:
+        return AutoModelForImageClassification.from_pretrained(name, trust_remote_code=False, **labels)
+    except ValueError:  # no classifier is known for this kind of model
+        return AutoModel.from_pretrained(name, trust_remote_code=False)
+
+
+def _build(create: Callable[[], nn.Module], name: str) -> nn.Module:
+    """Call ``create``; what a library says about options a model does not take becomes an error of the user's."""
+    try:
+        return create()
+    except (RuntimeError, TypeError, AssertionError) as error:
+        raise ValueError(f"{name} cannot be built like this: {error}") from error
+
+
+def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=4)
+    return f"There is no {kind} {name!r}." + (f" Did you mean {', '.join(close)}?" if close else "")

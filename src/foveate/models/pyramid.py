@@ -1,0 +1,80 @@
+"""The feature pyramid of a model that shortens its sequence stage by stage (``features_only=True``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from timm.models._features import FeatureInfo, feature_take_indices
+from torch import Tensor, nn
+
+from foveate.adapters import Step, encode, find_adapter, reduction_of, spread
+from foveate.methods.hvt_pool import HVTPool
+
+
+class Pyramid(nn.Module):
+    """Feature maps of an HVT, one for each length its sequence has: the last features before a pooling, and the end.
+
+    Pooled over rows and columns, each level has a smaller grid. Pooled along its length, a sequence is no grid any
+    more: its features are spread back, and every patch shows the mean of the tokens that hold it.
+    """
+
+    def __init__(self, model: Any, out_indices: Any) -> None:
+        super().__init__()
+        reduction = reduction_of(model)
+        depth = len(model.blocks)
+        pooling = [] if reduction is None else [block for block in range(depth) if reduction.plan.acts_in(block)]
+        self.ends = [*pooling, depth - 1]
+        """The block in which each level ends."""
+        self.levels, last = feature_take_indices(len(self.ends), out_indices)
+        self.feature_info = FeatureInfo(self._describe(model, _pools_the_grid(model)), tuple(self.levels))
+        self.model = model
+        self._prune(self.ends[last], pools=last < len(pooling))
+
+    def _describe(self, model: Any, smaller: bool) -> list[dict[str, Any]]:
+        patch = max(model.patch_embed.patch_size)
+        return [
+            {"num_chs": model.embed_dim, "reduction": patch * 2**level if smaller else patch, "module": f"blocks.{end}"}
+            for level, end in enumerate(self.ends)
+        ]
+
+    def _prune(self, last_block: int, pools: bool) -> None:
+        """Leave out what no level reads."""
+        self.model.blocks = self.model.blocks[: last_block + 1]
+        self.model.norm = nn.Identity()
+        self.model.reset_classifier(0)
+        reduction = reduction_of(self.model)
+        if reduction is None:
+            return
+        for block in [block for block in reduction.modules_by_block if block > last_block]:
+            del reduction.learned[str(block)]
+        if pools:  # the last level is read just before this pooling, which therefore waits for no gradient
+            reduction.learned[str(last_block)].requires_grad_(False)
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        self.model.set_grad_checkpointing(enable)
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        """The chosen levels, each (B, C, H, W)."""
+        adapter = find_adapter(self.model)
+        encoded = encode(adapter, self.model, images, record=True)
+        prefix, grid = adapter.num_prefix(self.model), adapter.grid(self.model, *images.shape[-2:])
+        maps: list[Tensor | None] = []
+        steps: list[Step] = []
+        for level, end in enumerate(self.ends[: max(self.levels) + 1]):
+            step = encoded.blocks[end].step if level < len(self.ends) - 1 else None
+            tokens = encoded.stream.tokens[:, prefix:] if step is None else step.before
+            maps.append(self._map(tokens, steps, grid) if level in self.levels else None)
+            steps += [] if step is None else [step]
+        return [found for level in self.levels if (found := maps[level]) is not None]
+
+    def _map(self, tokens: Tensor, steps: list[Step], grid: tuple[int, int]) -> Tensor:
+        if _pools_the_grid(self.model):
+            grid = self.model.foveate.method.shape_of(grid, tokens.shape[1])
+        else:
+            tokens = spread(tokens, steps)
+        return tokens.unflatten(1, grid).permute(0, 3, 1, 2).contiguous()
+
+
+def _pools_the_grid(model: nn.Module) -> bool:
+    reduction = reduction_of(model)
+    return reduction is not None and isinstance(reduction.method, HVTPool) and reduction.method.pool_dim == 2
