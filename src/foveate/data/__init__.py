@@ -1,0 +1,10 @@
+"""Image data for training and evaluation: where images come from, and the loader that makes batches of them."""
+
+from foveate.data.images import BrokenImage, DataError, Sample
+from foveate.data.loader import Loader
+from foveate.data.open import open_data
+from foveate.data.reading import Batch
+from foveate.data.source import ImageData
+from foveate.data.stream import StreamedData
+
+__all__ = ["Batch", "BrokenImage", "DataError", "ImageData", "Loader", "Sample", "StreamedData", "open_data"]

@@ -1,0 +1,62 @@
+"""A CSV of files and labels: columns `file`, `label` and `split`, the last two where there are any."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from foveate.data.folder import Files
+from foveate.data.images import DataError
+from foveate.data.labels import Request, first_few, written_labels
+from foveate.data.source import ImageData, image_data
+from foveate.data.splits import ALL, check_undivided, choose_split
+
+Row = dict[str, str]
+Lines = list[tuple[int, Row]]
+"""Rows with the line of the file each ends in."""
+
+
+def open_csv(path: Path, request: Request) -> ImageData:
+    """Files are relative to the CSV. Classes are those of the whole file, so that its splits agree."""
+    rows = _read_rows(path)
+    columns, split = rows[0][1].keys(), request.split
+    if "split" not in columns:
+        check_undivided(split, path.stem, str(path))
+    elif split != ALL:
+        split = choose_split(split, {row["split"] for _, row in rows}, str(path))
+    chosen = [(line, row) for line, row in rows if split == ALL or row.get("split", split) == split]
+    files = [row["file"] for _, row in chosen]
+    _check_files(path, files)
+    labels = None
+    if "label" in columns:
+        written, everywhere = ([row["label"] for _, row in some] for some in (chosen, rows))
+        labels = written_labels(written, everywhere, request, str(path), lambda i: f"{path}, line {chosen[i][0]}")
+    elif request.classes is not None:
+        raise DataError(f"{path} has no column 'label'; {len(request.classes)} classes were expected.")
+    return image_data(Files(path.parent, files), split, labels, str(path))
+
+
+def _read_rows(path: Path) -> Lines:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file, skipinitialspace=True)
+        found = reader.fieldnames or ()
+        if "file" not in found:
+            raise DataError(f"{path} has no column 'file'; it has {', '.join(found) or 'no columns'}.")
+        columns = [name for name in ("file", "label", "split") if name in found]
+        rows = [(reader.line_num, {name: (row[name] or "").strip() for name in columns}) for row in reader]
+    for line, row in rows:
+        for name, cell in row.items():
+            if not cell:
+                raise DataError(f"{path}, line {line}: the column {name!r} is empty.")
+    if not rows:
+        raise DataError(f"{path} has no rows.")
+    return rows
+
+
+def _check_files(path: Path, files: list[str]) -> None:
+    missing = [name for name in files if not (path.parent / name).is_file()]
+    if missing:
+        raise DataError(
+            f"{path} names {len(missing)} files of {len(files)} that are not there: {first_few(missing)}. "
+            f"Files are looked for from {path.parent}."
+        )

@@ -1,0 +1,80 @@
+"""A folder of images: `<folder>/<split>/<class>/*.jpg`, or images without classes."""
+
+from __future__ import annotations
+
+import io
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+
+from foveate.data.images import DataError, is_image
+from foveate.data.labels import Request, declared_labels, first_few
+from foveate.data.source import ImageData, image_data
+from foveate.data.splits import check_undivided, choose_split, split_word
+
+
+@dataclass(frozen=True)
+class Files:
+    """Image files below a folder."""
+
+    folder: Path
+    names: list[str]
+    """Relative to the folder, so that a million of them stay small."""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def name(self, index: int) -> str:
+        return str(self.folder / self.names[index])
+
+    def open(self, index: int) -> Image.Image:
+        return Image.open(io.BytesIO((self.folder / self.names[index]).read_bytes()))  # leaves no file open
+
+
+def open_folder(folder: Path, request: Request) -> ImageData:
+    """Folders below a split's folder are classes; a split's folder with images only is unlabelled."""
+    split, place = _split_folder(folder, request)
+    classes = _subfolders(place)
+    loose = [entry.name for entry in os.scandir(place) if entry.is_file() and is_image(entry.name)]
+    if not classes:
+        if request.classes is not None:
+            raise DataError(f"{place} has no class folders; {len(request.classes)} classes were expected.")
+        return image_data(Files(place, sorted(loose)), split, None, str(place))
+    if loose:
+        raise DataError(f"{place} has class folders and {len(loose)} images beside them: {first_few(sorted(loose))}.")
+    images = {name: _images_below(place, name) for name in classes}
+    empty = [name for name, found in images.items() if not found]
+    if empty and not request.allow_empty_classes:
+        raise DataError(f"{place} has class folders without images: {first_few(empty)}. Fill or remove them.")
+    values = [number for number, name in enumerate(classes) for _ in images[name]]
+    names = [name for found in images.values() for name in found]
+    return image_data(Files(place, names), split, declared_labels(values, classes, request, str(place)), str(place))
+
+
+def _split_folder(folder: Path, request: Request) -> tuple[str, Path]:
+    """The folder of the split, and what it is called. A folder without folders for splits is one split as a whole."""
+    splits = [name for name in _subfolders(folder) if split_word(name)]
+    if not splits and request.split not in _subfolders(folder):
+        check_undivided(request.split, folder.resolve().name, str(folder))
+        return request.split, folder
+    split = choose_split(request.split, splits or [request.split], str(folder))
+    place = folder / split
+    while _subfolders(place) == [place.name] and not any(is_image(entry.name) for entry in os.scandir(place)):
+        place = place / place.name  # archives that hold themselves: seg_train/seg_train/forest
+    return split, place
+
+
+def _subfolders(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _images_below(folder: Path, name: str) -> list[str]:
+    """Images of one class, at any depth, in an order that does not depend on the file system."""
+    found = []
+    for place, folders, files in os.walk(folder / name, followlinks=True):
+        folders[:] = [below for below in folders if not below.startswith(".")]
+        relative = Path(place).relative_to(folder)
+        found += [(relative / file).as_posix() for file in files if is_image(file)]
+    return sorted(found)

@@ -1,0 +1,113 @@
+"""Data sets of Hugging Face, from a folder written by `save_to_disk`, a folder of files, or the Hub by name."""
+
+from __future__ import annotations
+
+import importlib
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from foveate.data.images import DataError
+from foveate.data.labels import Labels, Request, declared_labels, written_labels
+from foveate.data.source import ImageData, image_data
+from foveate.data.splits import check_undivided, choose_split
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Images of one column, read as they were stored: decoding is ours, so that a broken one is known by name."""
+
+    table: Any
+    column: str
+    where: str
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def name(self, index: int) -> str:
+        return f"{self.where}[{index}]"
+
+    def open(self, index: int) -> Image.Image:
+        stored = self.table[index][self.column]
+        content = stored["bytes"]
+        return Image.open(stored["path"] if content is None else io.BytesIO(content))
+
+
+def open_hugging_face(name: str, request: Request, label_column: str | None = None) -> ImageData:
+    """Image and label columns are found by their types; ``label_column`` says which where several could be."""
+    datasets = _library()
+    where = f"hf:{name}"
+    split, table = _load(datasets, name, request.split, where)
+    image_column = _image_column(datasets, table.features, where)
+    label = label_column or _label_column(datasets, table.features, where)
+    if label is not None and label not in table.features:
+        raise DataError(f"{where} has no column {label!r}; it has {', '.join(table.features)}.")
+    labels = None if label is None else _labels(datasets, table, label, request, where)
+    if labels is None and request.classes is not None:
+        raise DataError(f"{where}, {split} has no labels; {len(request.classes)} classes were expected.")
+    images = table.select_columns([image_column]).cast_column(image_column, datasets.Image(decode=False))
+    return image_data(Rows(images, image_column, f"{where}/{split}"), split, labels, where)
+
+
+def _library() -> Any:
+    try:
+        return importlib.import_module("datasets")
+    except ImportError as error:
+        raise DataError("hf: data need the package 'datasets': pip install foveate[data]") from error
+
+
+def _load(datasets: Any, name: str, split: str, where: str) -> tuple[str, Any]:
+    """The table of the split, and what the split is called. Only that split is fetched."""
+    folder = Path(name)
+    try:
+        if any((folder / mark).is_file() for mark in ("dataset_dict.json", "state.json")):
+            loaded = datasets.load_from_disk(name)
+            if not isinstance(loaded, datasets.DatasetDict):
+                check_undivided(split, folder.resolve().name, where)
+                return split, loaded
+            chosen = choose_split(split, loaded, where)
+            return chosen, loaded[chosen]
+        chosen = choose_split(split, datasets.get_dataset_split_names(name), where)
+        return chosen, datasets.load_dataset(name, split=chosen)
+    except DataError:
+        raise
+    except (OSError, ValueError, RuntimeError) as error:
+        raise DataError(f"{where} cannot be loaded, from a folder or the Hub: {error}") from error
+
+
+def _image_column(datasets: Any, features: Any, where: str) -> str:
+    found = [name for name, feature in features.items() if isinstance(feature, datasets.Image)]
+    if len(found) > 1 and "image" in found:
+        return "image"
+    if len(found) != 1:
+        what = f"several image columns ({', '.join(found)}), none called 'image'" if found else "no image column"
+        raise DataError(f"{where} has {what}; its columns are {', '.join(features)}.")
+    return found[0]
+
+
+def _label_column(datasets: Any, features: Any, where: str) -> str | None:
+    """The column of classes, or else a column called `label`; None where there is neither."""
+    found = [name for name, feature in features.items() if isinstance(feature, datasets.ClassLabel)]
+    if len(found) > 1 and "label" not in found:
+        raise DataError(f"{where} has several columns of labels: {', '.join(found)}. Say which with label_column.")
+    if len(found) == 1:
+        return found[0]
+    return "label" if "label" in features else None
+
+
+def _labels(datasets: Any, table: Any, column: str, request: Request, where: str) -> Labels | None:
+    """None where every label is -1: that is how test splits without labels are published."""
+    written = table.with_format(None)[column][:]
+    feature = table.features[column]
+    if written and all(value == -1 for value in written):
+        return None
+    if any(value is None for value in written):
+        raise DataError(f"{where}, row {written.index(None)}: the column {column!r} is empty.")
+    if isinstance(feature, datasets.ClassLabel):
+        return declared_labels(np.array(written, dtype=np.int64), feature.names, request, where)
+    texts = [str(value) for value in written]
+    return written_labels(texts, texts, request, where, lambda i: f"{where}, row {i}")

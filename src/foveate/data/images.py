@@ -1,0 +1,86 @@
+"""One image on its way from bytes to RGB, and what it means that one is broken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".avif")
+ORIENTATION = 0x0112  # the EXIF tag
+UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+class DataError(ValueError):
+    """The data are not what they have to be; said before training starts wherever that can be known."""
+
+
+class BrokenImage(Exception):
+    """One image that cannot be read. The loader skips it and counts it."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(name, reason)  # both, so that it survives the way out of a worker process
+        self.name = name
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.name} cannot be read: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One image as it is stored, before any transform."""
+
+    image: Image.Image
+    """RGB, upright."""
+    label: int
+    """-1 where there is none."""
+    name: str
+
+
+def is_image(name: str) -> bool:
+    """Whether a file's name promises an image. Hidden files are none: `._dog.jpg` is what some systems leave behind."""
+    return not name.rpartition("/")[2].startswith(".") and name.lower().endswith(EXTENSIONS)
+
+
+def as_rgb(image: Image.Image) -> Image.Image:
+    """Eight bits a channel, upright, on white where it is transparent.
+
+    Sixteen bits are scaled rather than cut off at 255. Floating point says nothing about its range and is refused.
+    """
+    image.load()
+    mode = image.mode
+    if mode == "F":
+        raise ValueError("its pixels are floating point numbers of unknown range; store it with 8 or 16 bits")
+    if mode == "I" or mode.startswith("I;16"):
+        image = _eight_bits(image)
+    elif mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
+        see_through = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), see_through)
+    return _upright(image).convert("RGB")
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    values = np.asarray(image).astype(np.int64)
+    if values.min() < 0 or values.max() > 65535:
+        raise ValueError("its pixels need more than 16 bits; store it with 8 or 16")
+    converted = Image.fromarray(((values + 128) // 257).astype(np.uint8))
+    converted.info = image.info
+    return converted
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    try:
+        how = UPRIGHT.get(image.getexif().get(ORIENTATION, 1))
+    except Exception:  # a damaged EXIF block says nothing about the picture
+        how = None
+    return image if how is None else image.transpose(how)

@@ -1,0 +1,172 @@
+"""Batches for training and evaluation that are the same for any number of processes and workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from foveate.data.broken import BrokenCount
+from foveate.data.images import DataError
+from foveate.data.order import BatchOrder
+from foveate.data.reading import Batch, ImageReader, StreamReader, Transform, as_it_is
+from foveate.data.source import ImageData
+from foveate.data.stream import StreamedData
+
+
+class _Keys:
+    """Tells the workers which images to read: (epoch, index), batch by batch."""
+
+    def __init__(self, order: BatchOrder) -> None:
+        self.order = order
+        self.number = self.start = 0
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        for share in self.order.epoch(self.number, self.start):
+            yield [(self.number, index) for index in share]
+
+
+class Loader:
+    """Batches of ``data``, epoch by epoch.
+
+    ``batch_size`` is over all ``world`` processes, of which this is ``rank``: together they see exactly the images of
+    one process. In training, images come in an order drawn from (seed, epoch), and random transforms draw from
+    (seed, epoch, image), so that an epoch can be entered at any batch. In evaluation every image comes once, in
+    order; processes may get unequal numbers.
+
+    A broken image is warned of once by name. In training the next readable image stands in for it, which keeps
+    batches whole; in evaluation it is left out. More than ``max_broken`` of the images is a `DataError`.
+    """
+
+    def __init__(
+        self,
+        data: ImageData | StreamedData,
+        transform: Transform,
+        batch_size: int,
+        *,
+        seed: int,
+        train: bool,
+        workers: int = 0,
+        rank: int = 0,
+        world: int = 1,
+        drop_last: bool | None = None,
+        max_broken: float = 0.01,
+    ) -> None:
+        _check_numbers(batch_size, workers, rank, world, max_broken)
+        if train and batch_size % world:
+            raise DataError(f"batch_size={batch_size} is over all processes and must divide by world={world}.")
+        self.data, self.transform, self.batch_size = data, transform, batch_size
+        self.seed, self.train, self.workers, self.rank, self.world = seed, train, workers, rank, world
+        self.drop_last = train if drop_last is None else drop_last
+        if isinstance(data, StreamedData):
+            self._check_stream(data)
+            total = data.length if train else None
+        else:
+            self._order = self._checked_order(len(data))
+            total = len(data) if train else len(range(rank, len(data), world))
+        consequence = "another image stands in for it" if train else "is left out"
+        self._broken = BrokenCount(max_broken, total, consequence)
+        self._running = object()
+        self._keys: _Keys | None = None
+        self._torch_loader: DataLoader[Batch] | None = None
+
+    @property
+    def broken(self) -> int:
+        """Distinct broken images met so far."""
+        return len(self._broken.reasons)
+
+    @property
+    def broken_names(self) -> tuple[str, ...]:
+        return tuple(self._broken.reasons)
+
+    def __len__(self) -> int:
+        """Batches of an epoch."""
+        if isinstance(self.data, StreamedData):
+            if not self.train:
+                raise TypeError("How many batches an evaluation of streamed shards has is known only at its end.")
+            assert self.data.length is not None
+            return self.data.length // self.batch_size
+        return len(self._order)
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch from ``start`` on: after a resume, those that the run has not had."""
+        if number < 0 or start < 0:
+            raise DataError(f"Epochs and batches count from 0; got epoch {number}, batch {start}.")
+        if isinstance(self.data, StreamedData) and not self.train:
+            if start:
+                raise DataError(f"An evaluation of streamed shards begins at batch 0; got start={start}.")
+        elif start > len(self):
+            raise DataError(f"An epoch has {len(self)} batches; got start={start}.")
+        self._running = this = object()
+        return self._counted(number, start, this)
+
+    def _counted(self, number: int, start: int, this: object) -> Iterator[Batch]:
+        """The batches, after a look at what is broken in each. Workers are shared, so that one epoch runs at a time."""
+        self._check_running(number, this)
+        self._broken.begin()
+        for batch in self._batches(number, start):
+            self._broken.add(len(batch), batch.broken)
+            if len(batch):
+                yield batch
+            self._check_running(number, this)
+        self._broken.finish()
+
+    def _check_running(self, number: int, this: object) -> None:
+        if self._running is not this:
+            raise RuntimeError(f"Another epoch of this loader has begun; epoch {number} cannot go on.")
+
+    def _batches(self, number: int, start: int) -> DataLoader[Batch]:
+        # a generator of its own: torch would draw from the caller's when an epoch begins, also after a resume
+        options: dict[str, Any] = {"generator": torch.Generator().manual_seed(0)}
+        if isinstance(self.data, StreamedData):
+            lanes = len(range(self.rank, len(self.data.shards), self.world))
+            batches, share = len(self) if self.train else 0, self._stream_share()
+            reader = StreamReader(
+                self.data, self.transform, self.seed, self.train, number, start, batches, share, self.rank, self.world
+            )
+            options |= {"batch_size": None, "collate_fn": as_it_is, "num_workers": min(self.workers, lanes)}
+            return DataLoader(reader, **options)
+        if self._torch_loader is None:
+            self._keys = _Keys(self._order)
+            most = self._broken.limit * len(self.data)
+            images = ImageReader(self.data, self.transform, self.seed, self.train, most)
+            options |= {"batch_sampler": self._keys, "collate_fn": as_it_is, "num_workers": self.workers}
+            self._torch_loader = DataLoader(images, persistent_workers=self.workers > 0, **options)
+        assert self._keys is not None
+        self._keys.number, self._keys.start = number, start
+        return self._torch_loader
+
+    def _stream_share(self) -> int:
+        return max(1, self.batch_size // self.world)
+
+    def _checked_order(self, count: int) -> BatchOrder:
+        order = BatchOrder(count, self.batch_size, self.seed, self.train, self.drop_last, self.rank, self.world)
+        if not len(order):
+            raise DataError(f"{count} images do not fill one batch of {self.batch_size}. Make batch_size smaller.")
+        rest = count % self.batch_size
+        if self.train and not self.drop_last and 0 < rest < self.world:
+            raise DataError(f"The last batch has {rest} images for world={self.world} processes. Say drop_last=True.")
+        return order
+
+    def _check_stream(self, data: StreamedData) -> None:
+        if len(data.shards) < self.world:
+            raise DataError(f"{len(data.shards)} shards cannot be shared out among world={self.world} processes.")
+        if self.train and data.length is None:
+            raise DataError("Training on streamed shards needs the number of images: open_data(..., length=...).")
+        if self.train and not self.drop_last:
+            raise DataError("Training on streamed shards has whole batches only; leave drop_last alone.")
+        if self.train and data.length is not None and data.length < self.batch_size:
+            raise DataError(f"{data.length} images do not fill one batch of {self.batch_size}. Make it smaller.")
+
+
+def _check_numbers(batch_size: int, workers: int, rank: int, world: int, max_broken: float) -> None:
+    if batch_size < 1:
+        raise DataError(f"batch_size is a number of images, 1 or more; got {batch_size}.")
+    if workers < 0:
+        raise DataError(f"workers is a number of processes, 0 or more; got {workers}.")
+    if not 0 <= rank < world:
+        raise DataError(f"rank counts from 0 to world - 1; got rank={rank}, world={world}.")
+    if not 0 <= max_broken <= 1:
+        raise DataError(f"max_broken is a share, in [0, 1]; got {max_broken}. For 5 % write 0.05.")

@@ -1,0 +1,191 @@
+"""The part of the loader that runs in worker processes: read, transform, make batches."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+
+from foveate.data.images import BrokenImage, DataError, Sample
+from foveate.data.labels import first_few
+from foveate.data.order import random_states_kept, seed_everything, seed_from, shuffled
+from foveate.data.source import ImageData
+from foveate.data.stream import Encoded, StreamedData
+
+Transform = Callable[[Image.Image], Tensor]
+BUFFER = 1000
+"""Images of a shard that are mixed with one another; as many are held in memory, undecoded."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a training step or an evaluation gets."""
+
+    images: Tensor  # (b, C, H, W)
+    labels: Tensor  # (b,) -1 where there is none
+    names: tuple[str, ...]
+    broken: tuple[BrokenImage, ...] = ()
+    """Images met on the way that could not be read. They are not among the names."""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def make_batch(tensors: Sequence[Tensor], samples: Sequence[Sample], broken: Sequence[BrokenImage]) -> Batch:
+    """Stack what was read; every image of an evaluation batch may have been broken, and then it is empty."""
+    shapes = {tuple(tensor.shape) for tensor in tensors}
+    if len(shapes) > 1:
+        raise DataError(f"The transform gave images of shapes {sorted(shapes)}; a batch needs one.")
+    images = torch.stack(list(tensors)) if tensors else torch.empty(0)
+    labels = torch.tensor([sample.label for sample in samples], dtype=torch.int64)
+    return Batch(images, labels, tuple(sample.name for sample in samples), tuple(broken))
+
+
+def transformed(transform: Transform, sample: Sample, *key: int) -> Tensor:
+    """The image after the transform, with random numbers from ``key`` alone."""
+    seed_everything(*key)
+    tensor = transform(sample.image)
+    if not isinstance(tensor, Tensor):
+        raise DataError(f"The transform must give a tensor; it gave {type(tensor).__name__} for {sample.name}.")
+    return tensor
+
+
+@dataclass(frozen=True)
+class ImageReader(Dataset[Any]):
+    """Batches of images that can be read in any order; a key is (epoch, index)."""
+
+    data: ImageData
+    transform: Transform
+    seed: int
+    replace: bool
+    """Whether the next readable image stands in for a broken one."""
+    most_broken: float
+    """Search no further for a stand-in once more than so many are broken: the run stops then."""
+
+    def __getitems__(self, keys: list[tuple[int, int]]) -> Batch:
+        """A whole batch at once, so that random states are put back once."""
+        tensors, samples, broken = [], [], []
+        with random_states_kept():
+            for epoch, index in keys:
+                found, sample, met = self._read(index)
+                broken += met
+                if sample is not None:
+                    tensors.append(transformed(self.transform, sample, self.seed, epoch, found))
+                    samples.append(sample)
+        return make_batch(tensors, samples, broken)
+
+    def _read(self, index: int) -> tuple[int, Sample | None, list[BrokenImage]]:
+        """The image, or the next one that can be read, with its number and the broken ones before it."""
+        broken: dict[str, BrokenImage] = {}
+        for step in range(len(self.data) if self.replace else 1):
+            number = (index + step) % len(self.data)
+            try:
+                return number, self.data.read(number), list(broken.values())
+            except BrokenImage as error:
+                broken[error.name] = BrokenImage(error.name, error.reason)  # without the traceback's frames
+                if self.replace and len(broken) > self.most_broken:
+                    return number, None, list(broken.values())
+        if self.replace:
+            raise DataError(f"None of the {len(self.data)} images can be read. {next(iter(broken.values()))}")
+        return index, None, list(broken.values())
+
+
+def as_it_is(batch: Batch) -> Batch:
+    """For DataLoader, which would collate: `ImageReader` has made the batch."""
+    return batch
+
+
+@dataclass(frozen=True)
+class StreamReader(IterableDataset[Batch]):
+    """Batches of shards that are read from beginning to end.
+
+    Each process takes every world-th shard and each of its workers a part of those, as one *lane*; batches come from
+    the lanes in turn. A lane that runs out in training begins again, so that every process has as many batches.
+    """
+
+    data: StreamedData
+    transform: Transform
+    seed: int
+    train: bool
+    epoch: int
+    start: int
+    batches: int
+    """Batches of an epoch of training; not used in evaluation, whose lanes simply end."""
+    batch_size: int
+    """Images of this process in a batch."""
+    rank: int
+    world: int
+
+    def __iter__(self) -> Iterator[Batch]:
+        info = get_worker_info()
+        worker, lanes = (0, 1) if info is None else (info.id, info.num_workers)
+        lane = (worker + self.start) % lanes  # the first worker is asked first, whichever batch comes first
+        passed = len(range(lane, self.start, lanes))
+        last = len(range(lane, self.batches, lanes)) if self.train else None
+        for raw in itertools.islice(self._raw_batches(lane, lanes), passed, last):
+            yield self._decoded(raw)
+
+    def _raw_batches(self, lane: int, lanes: int) -> Iterator[list[tuple[int, Encoded]]]:
+        images = self._images(lane, lanes)
+        while batch := list(itertools.islice(images, self.batch_size)):
+            yield batch
+
+    def _images(self, lane: int, lanes: int) -> Iterator[tuple[int, Encoded]]:
+        """Images with a number of their own for their random numbers."""
+        count = len(self.data.shards)
+        order = shuffled(count, self.seed, self.epoch) if self.train else list(range(count))
+        own = order[self.rank :: self.world][lane::lanes]
+        for turn in itertools.count() if self.train else (0,):
+            empty = True
+            for shard in own:
+                key = seed_from(self.seed, self.epoch, turn, shard)
+                images = self.data.samples(shard)
+                for position, image in enumerate(mixed(images, key) if self.train else images):
+                    empty = False
+                    yield seed_from(key, position), image
+            if empty:
+                raise DataError(f"The shards {first_few(self.data.shards[shard] for shard in own)} have no images.")
+
+    def _decoded(self, raw: list[tuple[int, Encoded]]) -> Batch:
+        """In training a broken image's place is taken by the next readable one of the batch."""
+        read: list[tuple[int, Sample] | None] = []
+        broken = []
+        for number, encoded in raw:
+            try:
+                read.append((number, encoded.read()))
+            except BrokenImage as error:
+                broken.append(BrokenImage(error.name, error.reason))
+                read.append(None)
+        if self.train:
+            read = [_next_readable(read, place) for place in range(len(read))]
+        whole = [pair for pair in read if pair is not None]
+        with random_states_kept():
+            tensors = [transformed(self.transform, sample, number) for number, sample in whole]
+        return make_batch(tensors, [sample for _, sample in whole], broken)
+
+
+def _next_readable(read: list[tuple[int, Sample] | None], place: int) -> tuple[int, Sample]:
+    for pair in (*read[place:], *read[:place]):
+        if pair is not None:
+            return pair
+    raise DataError(f"None of the {len(read)} images of a batch can be read.")
+
+
+def mixed(images: Iterator[Any], key: int) -> Iterator[Any]:
+    """Each image once, in an order drawn from ``key``, holding `BUFFER` of them at a time."""
+    generator = torch.Generator().manual_seed(key)
+    held: list[Any] = []
+    for image in images:
+        held.append(image)
+        if len(held) >= BUFFER:
+            place = int(torch.randint(len(held), (1,), generator=generator))
+            held[place], held[-1] = held[-1], held[place]
+            yield held.pop()
+    for place in torch.randperm(len(held), generator=generator).tolist():
+        yield held[place]

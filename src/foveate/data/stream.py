@@ -1,0 +1,97 @@
+"""WebDataset shards behind URLs, read from beginning to end: little is known of them beforehand."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.client import HTTPException
+
+from PIL import Image
+
+from foveate.data.images import DataError, Sample, as_rgb
+from foveate.data.labels import Request, first_few
+from foveate.data.shards import Member, WholeTarInfo, members_of
+from foveate.data.source import broken_by_name
+
+SECONDS = 60
+"""How long a silent server is waited for."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """One image of a stream, not yet decoded: resuming passes over many of these."""
+
+    content: bytes
+    label: int
+    name: str
+
+    def read(self) -> Sample:
+        """The image, or `BrokenImage`."""
+        with broken_by_name(self.name):
+            image = as_rgb(Image.open(io.BytesIO(self.content)))
+        return Sample(image, self.label, self.name)
+
+
+@dataclass(frozen=True)
+class StreamedData:
+    """Shards that can be read only one after the other."""
+
+    shards: tuple[str, ...]
+    split: str
+    classes: tuple[str, ...] | None
+    num_classes: int | None
+    labelled: bool
+    length: int | None
+    """Images in all shards together, where that was said."""
+
+    def samples(self, shard: int) -> Iterator[Encoded]:
+        """The images of one shard, in its order."""
+        for member, content in _stream(self.shards[shard]):
+            yield Encoded(content, self._number(member, shard), f"{self.shards[shard]}/{member.name}")
+
+    def _number(self, member: Member, shard: int) -> int:
+        """A label is checked when it arrives; there is no earlier moment."""
+        if not self.labelled:
+            return -1
+        where = f"{self.shards[shard]}/{member.name}"
+        if self.classes is not None and member.label in self.classes:
+            return self.classes.index(member.label)
+        try:
+            number = int(member.label or "")
+        except ValueError:
+            known = f"one of the classes ({first_few(self.classes)})" if self.classes else "a number"
+            raise DataError(f"{where}: the label {member.label!r} is not {known}.") from None
+        if not 0 <= number < (self.num_classes or 0):
+            raise DataError(f"{where}: label {number} is outside 0..{(self.num_classes or 0) - 1}.")
+        return number
+
+
+def open_stream(shards: list[str], split: str, request: Request, length: int | None) -> StreamedData:
+    """Look at the first image only, to see whether the shards are there and have labels."""
+    if length is not None and length < 1:
+        raise DataError(f"length is the number of images in all shards, 1 or more; got {length}.")
+    first = next(_stream(shards[0]), None)
+    if first is None:
+        raise DataError(f"{shards[0]} has no images.")
+    labelled = first[0].label is not None
+    count = len(request.classes) if request.classes is not None else request.num_classes
+    if labelled and count is None:
+        raise DataError(f"{shards[0]} has labels, which cannot be counted in a stream. Give num_classes or classes.")
+    if not labelled and request.classes is not None:
+        raise DataError(f"{shards[0]} has no labels; {len(request.classes)} classes were expected.")
+    return StreamedData(tuple(shards), split, request.classes, count if labelled else None, labelled, length)
+
+
+def _stream(url: str) -> Iterator[tuple[Member, bytes]]:
+    """A connection that breaks is an error: images that are merely far away are not broken ones."""
+    try:
+        with (
+            urllib.request.urlopen(url, timeout=SECONDS) as reply,
+            tarfile.open(fileobj=reply, mode="r|", tarinfo=WholeTarInfo) as archive,
+        ):
+            yield from members_of(archive, url, contents=True)
+    except (OSError, HTTPException, tarfile.TarError) as error:
+        raise DataError(f"{url} cannot be read: {error}") from error
