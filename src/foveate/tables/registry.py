@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+
+from foveate.report.speed import Progress
 
 Cell = str | int | float | None
 
@@ -28,6 +32,8 @@ class Table:
     rows: tuple[Row, ...]
     note: str = ""
     """What a reader has to know: deviations, tolerance, what the paper leaves open."""
+    speed: Table | None = None
+    """What was measured, where that was asked for. It is never judged: machines differ."""
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -40,13 +46,31 @@ class Table:
         return all(row.holds is not False for row in self.rows)
 
 
-_TABLES: dict[str, Callable[[], Table]] = {}
+def silently(label: str) -> AbstractContextManager[Progress | None]:
+    """No progress at all."""
+    return nullcontext()
 
 
-def table(name: str) -> Callable[[Callable[[], Table]], Callable[[], Table]]:
+@dataclass(frozen=True)
+class SpeedOptions:
+    """How to measure a table's speeds. What else there is to set, such as the batch size, the paper has settled."""
+
+    seconds: float = 20.0
+    """For each measurement."""
+    progress: Callable[[str], AbstractContextManager[Progress | None]] = silently
+    """Opened with a label around each measurement; gives what is called after each round, or None."""
+
+
+Builder = Callable[..., Table]
+"""Builds a table. One with speeds to measure takes ``speed: SpeedOptions | None = None``; others take nothing."""
+
+_TABLES: dict[str, Builder] = {}
+
+
+def table(name: str) -> Callable[[Builder], Builder]:
     """Make a function that builds a table known by ``name``."""
 
-    def decorate(build: Callable[[], Table]) -> Callable[[], Table]:
+    def decorate(build: Builder) -> Builder:
         if name in _TABLES:
             raise ValueError(f"Two tables are called {name!r}.")
         _TABLES[name] = build
@@ -55,7 +79,12 @@ def table(name: str) -> Callable[[Callable[[], Table]], Callable[[], Table]]:
     return decorate
 
 
-def all_tables() -> dict[str, Callable[[], Table]]:
+def has_speeds(build: Builder) -> bool:
+    """Whether a table has speeds to measure."""
+    return "speed" in inspect.signature(build).parameters
+
+
+def all_tables() -> dict[str, Builder]:
     """Every table by name. Imports the modules of ``foveate.tables``, which register themselves."""
     package = importlib.import_module("foveate.tables")
     for module in pkgutil.iter_modules(package.__path__):
