@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Sequence
 
 import foveate
-from foveate.cli import cost, methods, show, speed, tables
+from foveate.cli import cost, evaluate, methods, recipes, show, speed, tables, train
 from foveate.cli.arguments import Parser
 
 DESCRIPTION = "Vision transformers that keep fewer tokens: what that costs, what it gains, and how it looks."
@@ -21,7 +21,7 @@ examples:
 
 exit codes: 0 fine, 1 a result that does not hold, 2 wrong input, 130 interrupted"""
 
-COMMANDS = (cost, speed, methods, tables, show)
+COMMANDS = (cost, speed, evaluate, methods, tables, show, train, recipes)
 BAD_INPUT, INTERRUPTED, CLOSED_PIPE = 2, 130, 141  # the last two: 128 + the signal's number, as shells count
 
 

@@ -1,0 +1,68 @@
+"""Task-agnostic distillation into EViT: does it help, and do patch tokens help more than the class token alone?
+
+    FOVEATE_ASSETS=... python benchmarks/distillation.py [--steps 250] [--keep 0.7 0.5] [--out DIR]
+
+A pretrained ViT-Tiny teaches a smaller EViT student on Imagenette's training images without their labels; a linear
+classifier is then trained on the frozen student. The student from scratch is trained with labels for as many steps as
+both together. Validation accuracy is that of the best epoch, as in the paper.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from imagenette import folder, parser, say, teacher_folder, train
+
+STUDENT = {"embed_dim": 96, "depth": 8, "num_heads": 3}
+SITES = "2,4,6"
+PROBE_STEPS = 200
+
+
+def main() -> None:
+    made = parser(__doc__ or "", steps=250)
+    made.add_argument("--keep", type=float, nargs="+", default=[0.7, 0.5])
+    args = made.parse_args()
+    with folder(args.out) as place:
+        teacher = teacher_folder(place)
+        for keep in args.keep:
+            scratch = from_scratch(place / f"scratch-{keep}", args, keep)
+            say(keep=keep, start="scratch", steps=args.steps + PROBE_STEPS, top1=scratch)
+            for kind in ("class", "all"):
+                loss, top1 = distilled(place / f"{kind}-{keep}", teacher, args, keep, kind)
+                say(keep=keep, start=f"distil {kind}", steps=args.steps, probe=PROBE_STEPS, loss=loss, top1=top1)
+
+
+def student(keep: float) -> list[str]:
+    """What describes the student, for any recipe."""
+    options = [f"model.options.{name}={value}" for name, value in STUDENT.items()]
+    pruned = ["reduction.method=evit", f"reduction.keep_rate={keep}", f"reduction.blocks={SITES}"]
+    return ["model.name=vit_tiny_patch16_224", "model.pretrained=false", *options, *pruned]
+
+
+def from_scratch(place: Path, args: argparse.Namespace, keep: float) -> float | None:
+    longer = argparse.Namespace(**{**vars(args), "steps": args.steps + PROBE_STEPS})
+    rates = ["optimiser.lr=1e-3", "schedule.warmup_epochs=0.2"]
+    return train("finetune", place, longer, *student(keep), *rates).best
+
+
+def distilled(
+    place: Path, teacher: Path, args: argparse.Namespace, keep: float, kind: str
+) -> tuple[float | None, float | None]:
+    """The last loss of a distillation, and the accuracy of a linear classifier on top."""
+    recipe = "distill-all" if kind == "all" else "distill-cls"
+    told = [f"objective.teacher={teacher}", "objective.teacher_options={}", "optimiser.lr=1e-3"]
+    run = train(recipe, place, args, *student(keep), *told, "schedule.warmup_epochs=0.2")
+    probe = argparse.Namespace(**{**vars(args), "steps": PROBE_STEPS})
+    head = train(
+        "linear-probe",
+        place.with_name(place.name + "-probe"),
+        probe,
+        f"model.name={place / 'model'}",
+        "optimiser.lr=3e-3",
+    )
+    return sum(run.history[-1]["train"].values()), head.best
+
+
+if __name__ == "__main__":
+    main()

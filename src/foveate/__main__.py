@@ -1,0 +1,7 @@
+"""``python -m foveate``, which launchers of many processes need."""
+
+import sys
+
+from foveate.cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,123 @@
+"""``foveate eval``: what a model keeps of its accuracy and decisions on images."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+
+from foveate.api import cost
+from foveate.cli import output
+from foveate.cli.arguments import Request, add_json, add_methods, add_model, add_schedule, read_requests
+from foveate.cli.models import Loaded, load_from
+from foveate.data import ImageData, Loader, open_data
+from foveate.data.preprocessing import Preprocessing
+from foveate.train.classifier import predicted_classes
+from foveate.train.evaluate import Figures, evaluate_side_by_side
+
+DESCRIPTION = "Evaluate a model on images, unreduced and reduced side by side: accuracy, agreement, MACs, speed."
+EPILOG = """\
+examples:
+  foveate eval deit_small_patch16_224 --pretrained --data imagenet --method tome --method ward --budget 0.65
+  foveate eval runs/finetune/best --data imagenette
+  foveate eval vit_tiny_patch16_224 --weights vit.safetensors --data labels.csv --split all --method tome --remove 8
+
+Agreement is the share of images on which the unreduced model decides the same; it needs no labels. Images per second
+are those of the model alone, measured in turns batch by batch; `foveate speed` measures more carefully.
+
+keys of --json: model, data, split, images, broken, rows [{model, top1, top5, agreement, macs, images_per_second}]"""
+COLUMNS = ("model", "top-1 %", "top-5 %", "agreement %", "GMACs", "img/s")
+
+
+def add_parser(commands: argparse._SubParsersAction) -> None:
+    parser = commands.add_parser("eval", help="accuracy on images", description=DESCRIPTION, epilog=EPILOG)
+    add_model(parser)
+    parser.add_argument("--data", metavar="SOURCE", required=True, help="images; see docs/data.md")
+    parser.add_argument("--split", metavar="NAME", default="val", help="the part of them (default: val)")
+    parser.add_argument("--batch-size", metavar="N", type=int, default=32)
+    parser.add_argument("--workers", metavar="N", type=int, default=2, help="processes that read images (default: 2)")
+    parser.add_argument("--limit", metavar="N", type=int, help="batches to look at, at most")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, mps, ... (default: cpu)")
+    add_methods(parser)
+    add_schedule(parser)
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    loaded = load_from(args)
+    models = variants(loaded, read_requests(args, loaded.own))
+    loader = open_loader(args, loaded.model)
+    figures = evaluate_with_bar(models, loader, args)
+    rows = [row(name, models[name], found) for name, found in figures.items()]
+    images = next(iter(figures.values())).images
+    if args.json:
+        head = {"model": args.model, "data": args.data, "split": args.split, "images": images, "broken": loader.broken}
+        output.print_json({**head, "rows": rows})
+        return 0
+    broken = f", {loader.broken} broken" if loader.broken else ""
+    title = f"{args.model} on {args.data}, {args.split}: {images} images{broken}"
+    cells = [[shown(value) for value in line.values()] for line in rows]
+    output.print_table(title, COLUMNS, cells, text_columns=("model",))
+    return 0
+
+
+def variants(loaded: Loaded, requests: list[Request]) -> dict[str, nn.Module]:
+    """The unreduced model first, then it as each request says."""
+    models: dict[str, nn.Module] = {"unreduced": loaded.model}
+    for request in requests:
+        model = copy.deepcopy(loaded.model)
+        request.apply_(model)
+        models[f"{request.method.name}, {request.schedule_in_words}"] = model
+    return models
+
+
+def open_loader(args: argparse.Namespace, model: nn.Module) -> Loader:
+    classes = predicted_classes(model)
+    if classes is None:
+        raise ValueError(f"{args.model} predicts no classes, so that nothing can be evaluated. Train a classifier.")
+    data = open_data(args.data, args.split)
+    if data.num_classes is not None and data.num_classes > classes:
+        raise ValueError(f"{args.data} has {data.num_classes} classes, {args.model} predicts {classes}.")
+    transform = Preprocessing.of(model).evaluation()
+    return Loader(data, transform, args.batch_size, seed=0, train=False, workers=args.workers)
+
+
+def evaluate_with_bar(models: dict[str, nn.Module], loader: Loader, args: argparse.Namespace) -> dict[str, Figures]:
+    """Evaluate, with a bar on stderr where somebody looks at it."""
+    batches = loader.epoch(0)
+    if args.limit is not None:
+        batches = (batch for batch, _ in zip(batches, range(args.limit), strict=False))
+    total = len(loader.data) if isinstance(loader.data, ImageData) else None  # streams do not know
+    done = 0
+
+    def advance(number: int) -> None:
+        nonlocal done
+        done += number
+        if bar is not None:
+            bar(done, total or done)
+
+    with output.progress_bar("images") as bar:
+        return evaluate_side_by_side(models, batches, torch.device(args.device), advance)
+
+
+def row(name: str, model: nn.Module, found: Figures) -> dict[str, Any]:
+    return {
+        "model": name,
+        "top1": found.top1,
+        "top5": found.top5,
+        "agreement": found.agreement,
+        "macs": cost(model).macs,
+        "images_per_second": found.per_second,
+    }
+
+
+def shown(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, int):
+        return f"{value / 1e9:.3f}"
+    return f"{value:.1f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,64 @@
+"""``foveate recipes``: the experiments that can be trained, and where each of their values comes from."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from typing import Any
+
+from foveate.cli import output
+from foveate.cli.arguments import add_json
+from foveate.train.recipe import Recipe, all_recipes, find_recipe
+
+DESCRIPTION = "List the recipes for training with their sources, or print one as it is written."
+EPILOG = """\
+examples:
+  foveate recipes
+  foveate recipes deit              the file, with comments that say where each value comes from
+  foveate recipes evit-finetune --json
+
+keys of --json:
+  a list; in each entry: name, description, source, config (every value, those inherited or left at their default
+  included), variants {model: config} (models that have values of their own)"""
+
+WIDEST_TEXT = 120
+
+
+def add_parser(commands: argparse._SubParsersAction) -> None:
+    parser = commands.add_parser("recipes", help="list training recipes", description=DESCRIPTION, epilog=EPILOG)
+    parser.add_argument("name", metavar="NAME", nargs="?", help="a recipe, or a .toml file of yours; default: list all")
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    recipes = list(all_recipes().values()) if args.name is None else [find_recipe(args.name)]
+    if args.json:
+        output.print_json([as_json(recipe) for recipe in recipes])
+    elif args.name is None:
+        width = min(output.console().width, WIDEST_TEXT)
+        output.say("\n\n".join(as_text(recipe, width) for recipe in recipes))
+    else:
+        print(recipes[0].text, end="")  # as it is: it may become the start of another file
+    return 0
+
+
+def as_text(recipe: Recipe, width: int) -> str:
+    """One recipe for people, in lines of ``width``."""
+    indent = " " * 4
+    lines = [recipe.name]
+    for text in (recipe.config.description, f"Source: {recipe.config.source}"):
+        lines += textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+    return "\n".join(lines)
+
+
+def as_json(recipe: Recipe) -> dict[str, Any]:
+    """One recipe of the document."""
+    config = recipe.config_for()
+    return {
+        "name": recipe.name,
+        "description": config.description,
+        "source": config.source,
+        "config": config.as_dict(),
+        "variants": {model: recipe.config_for(model).as_dict() for model in recipe.variants},
+    }

@@ -1,0 +1,1 @@
+"""Training, distillation and evaluation: one loop, and recipes that say what it does."""

@@ -1,0 +1,191 @@
+"""From a configuration to the things a run is made of: model, data, augmentation, objective, optimiser, schedule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from PIL import Image
+from timm.data import Mixup, create_transform
+from timm.optim import create_optimizer_v2, param_groups_layer_decay, param_groups_weight_decay
+from timm.scheduler import CosineLRScheduler
+from torch import Tensor, nn, optim
+
+import foveate as fv
+from foveate.adapters import reduction_of
+from foveate.data import DataError, ImageData, StreamedData, open_data
+from foveate.data.preprocessing import Preprocessing
+from foveate.methods.options import build as build_method
+from foveate.models.by_name import load_model
+from foveate.schedule import Schedule
+from foveate.train.classifier import freeze_, set_classes_
+from foveate.train.config import DataSection, OptimiserSection, ReductionSection, ScheduleSection, TrainConfig
+from foveate.train.distill import Distil
+from foveate.train.objectives import Classify, Objective, PowerSearch
+
+Data = ImageData | StreamedData
+
+
+def open_both(section: DataSection) -> tuple[Data, Data | None]:
+    """The data to train on and to evaluate on; what is wrong with either is said before anything is trained."""
+    if not section.source:
+        raise DataError("There is nothing to train on. Give --data, see docs/data.md for what it can be.")
+    given = {"length": section.epoch_images, "label_column": section.label_column, "root": section.root}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value}
+    options |= {"download": True} if section.download else {}
+    train = open_data(section.source, section.train, **options)
+    if section.labels and not train.labelled:
+        raise DataError(f"{section.source} has no labels, and this recipe learns from them. Distillation does not.")
+    if not section.val:
+        return train, None
+    same: dict[str, Any] = {"classes": train.classes} if train.classes else {"num_classes": train.num_classes}
+    options.pop("length", None)
+    return train, open_data(section.source, section.val, **options, **(same if section.labels else {}))
+
+
+def build_model(config: TrainConfig, num_classes: int | None) -> nn.Module:
+    """The model that is trained, with a classifier for ``num_classes``, reduced and frozen as the recipe says."""
+    section = config.model
+    if not section.name:
+        raise ValueError("There is nothing to train. Give --model, such as deit_small_patch16_224.")
+    classes: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
+    pretrained = section.pretrained and not section.weights  # a file of weights outranks the library's
+    model = load_model(section.name, pretrained=pretrained, weights=section.weights, options=classes | section.options)
+    if num_classes is not None:
+        set_classes_(model, num_classes)
+    reduce_as_told_(model, config.reduction)
+    freeze_(model, section.freeze, section.freeze_blocks)
+    return model
+
+
+def reduce_as_told_(model: nn.Module, section: ReductionSection) -> None:
+    """Reduce ``model``; one that comes reduced stays so unless the recipe names a method."""
+    if not section.method:
+        return
+    if reduction_of(model) is not None:
+        fv.restore_(model)
+    method = build_method(section.method, section.options)
+    if section.warms_up and not section.keep_rate:
+        raise ValueError("reduction.warmup_start and warmup_epochs let reduction.keep_rate fall, which is not set.")
+    fv.reduce_(model, method, schedule_of(section), exact_last_block=section.exact_last_block)
+
+
+def schedule_of(section: ReductionSection) -> Schedule | None:
+    """The one schedule a section asks for; None where the method fixes its own counts."""
+    blocks = section.blocks or None
+    asked: dict[str, Callable[[], Schedule]] = {
+        "keep_rate": lambda: fv.KeepRate(section.keep_rate, blocks),
+        "budget": lambda: fv.Budget(section.budget, blocks),
+        "remove": lambda: fv.RemovePerBlock(section.remove),
+        "keep": lambda: fv.Keep({int(block): count for block, count in section.keep.items()}),
+        "schedule": lambda: fv.load_schedule(section.schedule),
+    }
+    given = [name for name in asked if getattr(section, name)]
+    if len(given) > 1:
+        raise ValueError(f"reduction has {' and '.join(given)}; it takes one of {', '.join(asked)}.")
+    return asked[given[0]]() if given else None
+
+
+def warm_keep_rate(section: ReductionSection, epoch: float) -> float:
+    """EViT's warm-up: the keep rate falls from 1 along half a cosine, and then stays."""
+    if epoch >= section.warmup_start + section.warmup_epochs:
+        return section.keep_rate
+    if epoch < section.warmup_start:
+        return 1.0
+    done = (epoch - section.warmup_start) / section.warmup_epochs
+    return section.keep_rate + (1 - section.keep_rate) * (1 + math.cos(math.pi * done)) / 2
+
+
+def build_objective(config: TrainConfig, model: nn.Module) -> Objective:
+    section = config.objective
+    if section.kind == "distill":
+        if not section.teacher:
+            raise ValueError("Distillation needs a teacher: --set objective.teacher=vit_large_patch14_dinov2.")
+        pretrained = not section.teacher_weights
+        teacher = load_model(
+            section.teacher, pretrained=pretrained, weights=section.teacher_weights, options=section.teacher_options
+        )
+        return Distil(model, teacher, section.tokens, section.patch_weight)
+    if section.kind == "power-search":
+        if not isinstance(getattr(reduction_of(model), "method", None), fv.PoWERSearch):
+            raise ValueError("power-search learns what reduction.method=power-search adds to the model.")
+        return PowerSearch(model, section.strength, section.mass, section.retention_lr, section.smoothing)
+    return Classify(model, section.smoothing)
+
+
+def training_transform(config: TrainConfig, model: nn.Module) -> Callable[[Image.Image], Tensor]:
+    """timm's transform for training, to the size and colours the model wants."""
+    wanted, section = Preprocessing.of(model), config.augmentation
+    if section.kind == "evaluation":
+        return wanted.evaluation()
+    if len(section.scale) != 2:
+        raise ValueError(f"augmentation.scale is two numbers, least and most; got {section.scale}.")
+    return create_transform(
+        (3, wanted.height, wanted.width),
+        is_training=True,
+        scale=section.scale,
+        hflip=section.flip,
+        color_jitter=section.colour_jitter,
+        auto_augment=section.auto_augment or None,
+        re_prob=section.erase,
+        re_mode="pixel",
+        interpolation=section.interpolation,
+        mean=wanted.mean,
+        std=wanted.std,
+    )
+
+
+def build_mixup(config: TrainConfig, num_classes: int | None) -> Mixup | None:
+    section = config.augmentation
+    if num_classes is None or not (section.mixup or section.cutmix):
+        return None
+    return Mixup(
+        mixup_alpha=section.mixup,
+        cutmix_alpha=section.cutmix,
+        prob=section.mix_chance,
+        switch_prob=section.cutmix_share,
+        label_smoothing=config.objective.smoothing,
+        num_classes=num_classes,
+    )
+
+
+def build_optimiser(section: OptimiserSection, objective: Objective, batch_size: int) -> optim.Optimizer:
+    """timm's optimiser over the model's parameters, what the method has learned, and the objective's own."""
+    lr = section.lr * (batch_size / section.lr_batch if section.lr_batch else 1)
+    groups = objective.own_groups()
+    own = {id(p) for group in groups for p in group["params"]}
+    spared: set[str] = getattr(objective.model, "no_weight_decay", set)()
+    options: dict[str, Any] = {"weight_decay": section.weight_decay, "no_weight_decay_list": spared}
+    if section.layer_decay:
+        rest = param_groups_layer_decay(objective.model, layer_decay=section.layer_decay, **options)
+    else:
+        rest = param_groups_weight_decay(objective.model, **options)
+    seen = {id(p) for group in rest for p in group["params"]}
+    beside = [p for p in objective.parameters() if p.requires_grad and id(p) not in seen | own]
+    rest += [{"params": beside, "weight_decay": section.weight_decay}] if beside else []
+    groups += [{**group, "params": [p for p in group["params"] if id(p) not in own]} for group in rest]
+    groups = [group for group in groups if group["params"]]
+    if not groups:
+        raise ValueError("Every parameter is frozen; there is nothing to train.")
+    betas: dict[str, Any] = {"betas": section.betas} if section.betas else {}
+    return create_optimizer_v2(groups, opt=section.name, lr=lr, **betas)
+
+
+def build_schedule(section: ScheduleSection, optimiser: optim.Optimizer, epoch_steps: int) -> CosineLRScheduler:
+    """The learning rate of one cycle, by step."""
+    if section.epochs < 1 or section.cycles < 1:
+        raise ValueError(f"schedule.epochs and cycles are 1 or more; got {section.epochs} and {section.cycles}.")
+    if not 0 <= section.warmup_epochs < section.epochs:
+        raise ValueError(
+            f"schedule.warmup_epochs={section.warmup_epochs} leaves nothing of {section.epochs} epochs. "
+            "Set it lower: --set schedule.warmup_epochs=0."
+        )
+    return CosineLRScheduler(
+        optimiser,
+        t_initial=section.epochs * epoch_steps,
+        lr_min=section.min_lr,
+        warmup_t=round(section.warmup_epochs * epoch_steps),
+        warmup_lr_init=section.warmup_lr,
+        t_in_epochs=False,
+    )

@@ -1,0 +1,299 @@
+"""What a training run is told: sections of plain values, read from a recipe and changed on the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import math
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Options = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ModelSection:
+    """What is trained."""
+
+    name: str = ""
+    """A timm name, ``hf:NAME-OR-PATH``, ``torchvision:NAME``, or a directory written by ``foveate.save``."""
+    pretrained: bool = False
+    """Start from the library's weights."""
+    weights: str = ""
+    """Start from this safetensors file (or ``torch.save`` file of weights)."""
+    options: Options = field(default_factory=dict)
+    """For timm's ``create_model``: ``drop_path_rate``, ``img_size``, ..."""
+    freeze: Literal["nothing", "backbone"] = "nothing"
+    """``backbone`` trains the classifier alone."""
+    freeze_blocks: int = 0
+    """Keep the embedding and this many first blocks as they are."""
+
+
+@dataclass(frozen=True)
+class ReductionSection:
+    """How the model keeps fewer tokens while it is trained; nothing where ``method`` is empty."""
+
+    method: str = ""
+    """A name of ``foveate methods``."""
+    options: Options = field(default_factory=dict)
+    keep_rate: float = 0.0
+    """Keep this share of the tokens at ``blocks``; 0: not used."""
+    budget: float = 0.0
+    """Share of the multiply-accumulates; 0: not used."""
+    remove: int = 0
+    """Tokens to remove in every block; 0: not used."""
+    keep: dict[str, int] = field(default_factory=dict)
+    """Tokens left after blocks: ``{ "3" = 100, "6" = 50 }``."""
+    schedule: str = ""
+    """A file of ``foveate.save_schedule``, such as ``power-search`` writes."""
+    blocks: tuple[int, ...] = ()
+    """Where ``keep_rate`` or ``budget`` reduce; empty: where the method says."""
+    exact_last_block: bool = False
+    warmup_start: float = 0.0
+    """Epoch at which the keep rate begins to fall from 1."""
+    warmup_epochs: float = 0.0
+    """Epochs it takes, along a cosine, to reach ``keep_rate``; 0: at once."""
+
+    @property
+    def warms_up(self) -> bool:
+        return self.warmup_start > 0 or self.warmup_epochs > 0
+
+
+@dataclass(frozen=True)
+class DataSection:
+    """Where images come from, and how many at once."""
+
+    source: str = ""
+    """A directory, a CSV file, ``hf:``, ``wds:`` or ``torchvision:``; see docs/data.md."""
+    train: str = "train"
+    val: str = "val"
+    """Names of the splits; an empty ``val`` trains without evaluation."""
+    labels: bool = True
+    """Whether labels are needed; distillation does without."""
+    batch_size: int = 64
+    """Images per step, over all processes and accumulated parts."""
+    workers: int = 2
+    """Processes that read images, for each training process."""
+    max_broken: float = 0.01
+    """Share of unreadable images at which a run stops."""
+    epoch_images: int = 0
+    """Images in an epoch; needed for streamed shards, 0 elsewhere: all of them."""
+    root: str = ""
+    """Where ``torchvision:`` data are."""
+    download: bool = False
+    """Whether ``torchvision:`` data may be fetched to ``root``."""
+    label_column: str = ""
+    """The label of ``hf:`` data that have several."""
+
+
+@dataclass(frozen=True)
+class AugmentationSection:
+    """What happens to training images; timm's transforms and Mixup."""
+
+    kind: Literal["random", "evaluation"] = "random"
+    """``evaluation`` shows training images as evaluation does, without chance."""
+    scale: tuple[float, ...] = (0.08, 1.0)
+    """Share of the image a random crop covers."""
+    flip: float = 0.5
+    colour_jitter: float = 0.0
+    auto_augment: str = ""
+    """timm's name of a policy: ``rand-m9-mstd0.5-inc1``."""
+    erase: float = 0.0
+    """Chance that a rectangle is erased."""
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    mix_chance: float = 1.0
+    cutmix_share: float = 0.5
+    """How often CutMix is used where both are on."""
+    interpolation: str = "bicubic"
+
+
+@dataclass(frozen=True)
+class OptimiserSection:
+    name: str = "adamw"
+    """A name of timm's optimisers."""
+    lr: float = 5e-4
+    lr_batch: int = 0
+    """The batch ``lr`` is meant for: it is scaled by batch_size / lr_batch; 0: as it is."""
+    weight_decay: float = 0.05
+    betas: tuple[float, ...] = ()
+    """Empty: the optimiser's own."""
+    clip_norm: float = 0.0
+    """Largest norm of the gradient; 0: any."""
+    layer_decay: float = 0.0
+    """Learning rates fall by this factor from block to block towards the input; 0: all alike."""
+    accumulate: int = 1
+    """Parts a batch is computed in."""
+    precision: Literal["no", "bf16", "fp16"] = "no"
+    ema: float = 0.0
+    """Decay of the moving average of the weights that is evaluated and kept beside them; 0: none."""
+
+
+@dataclass(frozen=True)
+class ScheduleSection:
+    """Cosine with warm-up, changed at every step."""
+
+    epochs: int = 300
+    warmup_epochs: float = 5.0
+    warmup_lr: float = 1e-6
+    min_lr: float = 1e-5
+    cycles: int = 1
+    """How often the whole schedule runs, warm-up included."""
+
+
+@dataclass(frozen=True)
+class ObjectiveSection:
+    """What is learned."""
+
+    kind: Literal["classify", "distill", "power-search"] = "classify"
+    smoothing: float = 0.0
+    """Label smoothing."""
+    teacher: str = ""
+    """distill: the frozen teacher, named like ``model.name``; always with its weights."""
+    teacher_weights: str = ""
+    """distill: a file of weights for it instead of its library's."""
+    teacher_options: Options = field(default_factory=dict)
+    """distill: for timm's ``create_model``: ``img_size``, where the teacher was made for other images."""
+    tokens: Literal["class", "all"] = "all"
+    """distill: the class token alone, or the retained patch tokens with it."""
+    patch_weight: float = 1.0
+    """distill: weight of the patch tokens' part."""
+    mass: float = 0.0
+    """power-search: share of the tokens, over all blocks, that the search is to leave; 0: what ``strength`` gives."""
+    strength: float = 1e-3
+    """power-search: weight of the mass penalty; with ``mass`` the weight it starts from."""
+    retention_lr: float = 1e-2
+    """power-search: learning rate of the retention parameters."""
+
+
+@dataclass(frozen=True)
+class RunSection:
+    seed: int = 0
+    checkpoint_minutes: float = 10.0
+    """A checkpoint is written after every epoch, and this often within one."""
+    checkpoint_steps: int = 0
+    """And after this many steps; 0: never for that reason."""
+    eval_epochs: int = 1
+    """Evaluate after this many epochs, and after the last."""
+    steps: int = 0
+    """Stop after this many steps in all; 0: when the epochs are over."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """A whole run. Every value can be changed as ``section.name=value``."""
+
+    source: str = ""
+    """The paper, and where in it."""
+    description: str = ""
+    model: ModelSection = field(default_factory=ModelSection)
+    reduction: ReductionSection = field(default_factory=ReductionSection)
+    data: DataSection = field(default_factory=DataSection)
+    augmentation: AugmentationSection = field(default_factory=AugmentationSection)
+    optimiser: OptimiserSection = field(default_factory=OptimiserSection)
+    schedule: ScheduleSection = field(default_factory=ScheduleSection)
+    objective: ObjectiveSection = field(default_factory=ObjectiveSection)
+    run: RunSection = field(default_factory=RunSection)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, ready for JSON; ``read_config`` is its inverse."""
+        return json.loads(json.dumps(dataclasses.asdict(self)))
+
+
+def read_config(data: Mapping[str, Any], where: str = "the configuration") -> TrainConfig:
+    """A configuration from nested plain data; an unknown name or a wrong kind of value is an error."""
+    values: dict[str, Any] = {}
+    for name, value in data.items():
+        kind = _field_type(TrainConfig, name, where)
+        if dataclasses.is_dataclass(kind):
+            if not isinstance(value, Mapping):
+                raise ValueError(f"{where}: {name} is a section of values; got {value!r}.")
+            values[name] = _read_section(typing.cast(type, kind), value, f"{where}: {name}")
+        else:
+            values[name] = _checked(value, kind, f"{where}: {name}")
+    return TrainConfig(**values)
+
+
+def override(config: TrainConfig, changes: Sequence[str]) -> TrainConfig:
+    """``config`` with values changed as written on a command line: ``optimiser.lr=1e-3``."""
+    for change in changes:
+        path, equals, text = change.partition("=")
+        section, dot, name = path.strip().partition(".")
+        if not equals or not dot:
+            raise ValueError(f"A value is changed as section.name=value, such as optimiser.lr=1e-3; got {change!r}.")
+        inner = getattr(config, _known(section, _sections(), "section"))
+        name, _, key = name.partition(".")
+        kind = _field_type(type(inner), name, section)
+        if key and (typing.get_origin(kind) is not dict or "." in key):
+            raise ValueError(f"{path} goes too deep: {section}.{name} takes {_in_words(kind)}.")
+        value = _from_text(text.strip(), dict if key else kind, path)
+        if key:  # an entry of a section's own options, model.options.drop_path_rate=0.1
+            value = getattr(inner, name) | {key: value}
+        config = dataclasses.replace(
+            config, **{section: dataclasses.replace(inner, **{name: _checked(value, kind, path)})}
+        )
+    return config
+
+
+def _read_section(section: type, data: Mapping[str, Any], where: str) -> Any:
+    return section(
+        **{name: _checked(value, _field_type(section, name, where), f"{where}.{name}") for name, value in data.items()}
+    )
+
+
+def _sections() -> list[str]:
+    return [f.name for f in dataclasses.fields(TrainConfig) if f.name not in ("source", "description")]
+
+
+def _field_type(owner: type, name: str, where: str) -> Any:
+    fields = [f.name for f in dataclasses.fields(owner)]
+    return typing.get_type_hints(owner)[_known(name, fields, f"value in {where}")]
+
+
+def _known(name: str, names: Sequence[str], what: str) -> str:
+    if name in names:
+        return name
+    close = difflib.get_close_matches(name, names, n=2)
+    hint = f"Did you mean {' or '.join(close)}?" if close else f"Known: {', '.join(names)}."
+    raise ValueError(f"There is no {what} called {name!r}. {hint}")
+
+
+def _checked(value: Any, kind: Any, where: str) -> Any:
+    """``value`` as ``kind``, or an error that says what it takes."""
+    if typing.get_origin(kind) is Literal:
+        if value in typing.get_args(kind):
+            return value
+        raise ValueError(f"{where} is one of {', '.join(typing.get_args(kind))}; got {value!r}.")
+    if typing.get_origin(kind) is tuple and isinstance(value, (list, tuple)):
+        return tuple(_checked(item, typing.get_args(kind)[0], where) for item in value)
+    if typing.get_origin(kind) is dict and isinstance(value, Mapping):
+        inner = typing.get_args(kind)[1]
+        return {key: item if inner is Any else _checked(item, inner, f"{where}.{key}") for key, item in value.items()}
+    if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    if kind in (str, int, bool) and isinstance(value, kind) and isinstance(value, bool) == (kind is bool):
+        return value
+    raise ValueError(f"{where} takes {_in_words(kind)}; got {value!r}.")
+
+
+def _in_words(kind: Any) -> str:
+    words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+    origin = typing.get_origin(kind)
+    return words.get(kind) or {tuple: "a list", dict: "a table of values"}.get(origin, str(kind))
+
+
+def _from_text(text: str, kind: Any, where: str) -> Any:
+    """A value as a command line writes it: JSON where it is JSON, text otherwise; lists may be written 3,6,9."""
+    if kind is str or typing.get_origin(kind) is Literal:
+        return text
+    if typing.get_origin(kind) is tuple and not text.startswith("["):
+        text = f"[{text}]"
+    try:
+        return json.loads(text.lower() if text in ("True", "False") else text)
+    except json.JSONDecodeError:
+        if kind is dict:
+            return text  # an option's text needs no quotes
+        raise ValueError(f"{where} takes {_in_words(kind)}; got {text!r}.") from None

@@ -1,0 +1,342 @@
+"""The one training loop: on accelerate, from one CPU to many nodes, stopped at any moment and continued exactly."""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from timm.utils import ModelEmaV3
+from torch import Tensor
+
+import foveate as fv
+from foveate.data import Batch, Loader
+from foveate.data.order import seed_everything
+from foveate.data.preprocessing import Preprocessing
+from foveate.train.build import (
+    build_mixup,
+    build_model,
+    build_objective,
+    build_optimiser,
+    build_schedule,
+    open_both,
+    training_transform,
+    warm_keep_rate,
+)
+from foveate.train.checkpoint import (
+    Checkpoint,
+    find_checkpoint,
+    join_optimiser,
+    load_strictly,
+    read_checkpoint,
+    split_optimiser,
+    write_checkpoint,
+)
+from foveate.train.classifier import train_mode_
+from foveate.train.config import TrainConfig
+from foveate.train.evaluate import evaluate
+from foveate.train.objectives import Moment, Objective
+from foveate.train.progress import Reporter, Stopper
+
+SAY_EVERY = 10
+"""Steps from one look at the losses to the next."""
+
+
+@dataclass
+class State:
+    """Where a run is: everything that changes but is no tensor."""
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    """Batches of this epoch that are done."""
+    sums: dict[str, float] = field(default_factory=dict)
+    """Losses of this epoch up to the last checkpoint, summed over its steps."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """What was said after each epoch."""
+    best: float | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to."""
+
+    directory: Path
+    finished: bool
+    history: list[dict[str, Any]]
+    best: float | None
+    """The best evaluation of all epochs."""
+    products: dict[str, Any]
+    """What the objective has written beside the model."""
+
+
+class Run:
+    """One training run: its parts, built from a configuration, and the loop over them."""
+
+    def __init__(self, config: TrainConfig, directory: Path, reporter: Reporter | None = None) -> None:
+        self.config, self.directory = config, directory
+        self.accelerator = Accelerator(mixed_precision=config.optimiser.precision)
+        self.rank, self.world = self.accelerator.process_index, self.accelerator.num_processes
+        self.reporter = reporter or Reporter(quiet=True)
+        seed_everything(config.run.seed)  # every process builds the same model
+        train_data, val_data = open_both(config.data)
+        classes = train_data.num_classes if config.objective.kind != "distill" else None
+        model = build_model(config, classes)
+        self.objective: Objective = build_objective(config, model)
+        self.train_loader = self._loader(train_data, training_transform(config, model), train=True)
+        evaluation = Preprocessing.of(model).evaluation()
+        self.val_loader = None if val_data is None else self._loader(val_data, evaluation, train=False)
+        self.mixup = build_mixup(config, classes)
+        self.optimiser = build_optimiser(config.optimiser, self.objective, config.data.batch_size)
+        self.rates = build_schedule(config.schedule, self.optimiser, len(self.train_loader))
+        self.objective.to(self.accelerator.device)
+        ema = config.optimiser.ema
+        self.ema = ModelEmaV3(model, decay=ema) if ema else None
+        self.wrapped, self.stepper = self.accelerator.prepare(self.objective, self.optimiser)
+        self.state = State()
+        self._losses: dict[str, Tensor] = {}
+        self._check_parts()
+
+    def _loader(self, data: Any, transform: Any, train: bool) -> Loader:
+        section = self.config.data
+        return Loader(
+            data,
+            transform,
+            section.batch_size,
+            seed=self.config.run.seed,
+            train=train,
+            workers=section.workers,
+            rank=self.rank,
+            world=self.world,
+            max_broken=section.max_broken,
+        )
+
+    def _check_parts(self) -> None:
+        parts = self.world * self.config.optimiser.accumulate
+        share, rest = divmod(self.config.data.batch_size, parts)
+        if rest:
+            raise ValueError(f"data.batch_size={self.config.data.batch_size} does not divide into {parts} equal parts.")
+        if self.mixup is not None and (self.config.data.batch_size // self.world) % 2:
+            raise ValueError(f"Mixup pairs images, so that every process needs an even number of them; got {share}.")
+
+    # -- the loop
+
+    def train(self, stopper: Stopper | None = None) -> Outcome:
+        """Train to the end, or until ``stopper`` is told to stop; a checkpoint is there in both cases."""
+        stopper = stopper or Stopper()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        epochs = self.config.schedule.epochs * self.config.schedule.cycles
+        last_saved = time.monotonic()
+        with self.reporter.running(self.directory, self.state.step, epochs * len(self.train_loader)):
+            while self.state.epoch < epochs and not self._enough():
+                for batch in self._batches():
+                    self._step(batch)
+                    if self._any(stopper.told):
+                        self.save()
+                        return self._outcome(finished=False)
+                    if self.state.batch < len(self.train_loader) and self._any(self._due(last_saved)):
+                        self.save()
+                        last_saved = time.monotonic()
+                    if self._enough():
+                        break
+                self._end_epoch(epochs)
+                last_saved = time.monotonic()
+            return self._finish()
+
+    def _enough(self) -> bool:
+        return 0 < self.config.run.steps <= self.state.step
+
+    def _due(self, last_saved: float) -> bool:
+        steps, seconds = self.config.run.checkpoint_steps, 60 * self.config.run.checkpoint_minutes
+        return (steps > 0 and self.state.step % steps == 0) or time.monotonic() - last_saved > seconds
+
+    def _any(self, said: bool) -> bool:
+        """Whether any process says so. Clocks and signals differ between them, and all must do the same."""
+        if self.world == 1:
+            return said
+        return bool(self.accelerator.reduce(torch.tensor(float(said), device=self.accelerator.device), "sum").item())
+
+    def _batches(self) -> Iterator[Batch]:
+        train_mode_(self.wrapped)
+        yield from self.train_loader.epoch(self.state.epoch, self.state.batch)
+
+    def _step(self, batch: Batch) -> None:
+        state, config = self.state, self.config
+        seed_everything(config.run.seed, state.step, self.rank)  # dropout and Mixup of this step, resumed or not
+        self._set_time(Moment(state.step, state.epoch + state.batch / len(self.train_loader)))
+        images, labels = batch.images.to(self.accelerator.device), batch.labels.to(self.accelerator.device)
+        if self.mixup is not None:
+            images, labels = self.mixup(images, labels)
+        losses = self._backward(images, labels)
+        if config.optimiser.clip_norm:
+            self.accelerator.clip_grad_norm_(self.wrapped.parameters(), config.optimiser.clip_norm)
+        self.stepper.step()
+        self.stepper.zero_grad(set_to_none=True)
+        self.objective.after_step()
+        state.step, state.batch = state.step + 1, state.batch + 1
+        if self.ema is not None:
+            self.ema.update(self.objective.model, step=state.step)
+        self._count(losses, len(batch) * self.world)
+
+    def _set_time(self, moment: Moment) -> None:
+        """What changes over time: the learning rate, the keep rate, and what the objective says."""
+        self.rates.step_update(moment.step % (self.config.schedule.epochs * len(self.train_loader)))
+        section = self.config.reduction
+        if section.warms_up:
+            rate = warm_keep_rate(section, moment.epoch)
+            for model in filter(None, (self.objective.model, self.ema and self.ema.module)):
+                fv.reschedule_(model, fv.KeepRate(rate, section.blocks or None))
+        self.objective.before_step(moment)
+
+    def _backward(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Gradients of the whole batch, in as many parts as the recipe says; returns the mean losses."""
+        parts = self.config.optimiser.accumulate
+        means: dict[str, Tensor] = {}
+        for number, (some, theirs) in enumerate(zip(images.chunk(parts), labels.chunk(parts), strict=True)):
+            waiting = self.accelerator.no_sync(self.wrapped) if number < parts - 1 else nullcontext()
+            with waiting, self.accelerator.autocast():
+                losses = self.wrapped(some, theirs)
+            self.accelerator.backward(torch.stack(list(losses.values())).sum() / parts)
+            for name, loss in losses.items():
+                means[name] = means.get(name, torch.zeros_like(loss)) + loss.detach() / parts
+        return means
+
+    def _count(self, losses: dict[str, Tensor], images: int) -> None:
+        """Add a step to the sums of its epoch. Numbers are fetched now and then: a GPU makes us wait."""
+        for name, loss in losses.items():
+            before = self._losses.get(name, torch.zeros((), dtype=torch.float64, device=loss.device))
+            self._losses[name] = before + loss.double()
+        self.reporter.images(images)
+        if self.state.step % SAY_EVERY == 0:
+            means = {name: self.accelerator.reduce(loss, "mean").item() for name, loss in losses.items()}
+            self._refuse_nonsense(sum(means.values()))
+            self.reporter.step(self.state.step, means, max(group["lr"] for group in self.optimiser.param_groups))
+
+    def _refuse_nonsense(self, loss: float) -> None:
+        if not math.isfinite(loss) and self.config.optimiser.precision != "fp16":  # whose scaler skips such steps
+            raise RuntimeError(
+                f"The loss is {loss} at step {self.state.step}. The last checkpoint is kept; try a lower "
+                "optimiser.lr, or optimiser.clip_norm=1."
+            )
+
+    def _summed(self) -> dict[str, float]:
+        """Losses of this epoch, summed over its steps and averaged over processes."""
+        return {name: self.accelerator.reduce(total, "mean").item() for name, total in self._losses.items()}
+
+    def _end_epoch(self, epochs: int) -> None:
+        state = self.state
+        means = {name: total / state.batch for name, total in self._summed().items()}
+        line: dict[str, Any] = {"epoch": state.epoch, "step": state.step, "train": means, **self.reporter.pace()}
+        last = state.epoch + 1 == epochs or self._enough()
+        if self.val_loader is not None and (last or (state.epoch + 1) % self.config.run.eval_epochs == 0):
+            line["val"] = self.evaluate()
+            self._keep_best(line["val"])
+        line["broken"] = self.train_loader.broken
+        state.history.append(line)
+        state.epoch, state.batch, self._losses = state.epoch + 1, 0, {}
+        self.save()
+        self.reporter.epoch(line)
+
+    def evaluate(self) -> dict[str, float]:
+        """Figures over all validation images, each counted once, for the moving average where there is one."""
+        assert self.val_loader is not None
+        model = self.objective.model if self.ema is None else self.ema.module
+        batches = self.val_loader.epoch(0)
+        return evaluate(self.objective, model, batches, self.accelerator, self.reporter)
+
+    def _keep_best(self, figures: dict[str, float]) -> None:
+        value, sign = figures[self.objective.better], self.objective.sign
+        if self.state.best is None or sign * value > sign * self.state.best:
+            self.state.best = value
+            self._write_model("best")
+
+    # -- files
+
+    def _write_model(self, name: str) -> None:
+        if self.accelerator.is_main_process:
+            fv.save(self.objective.model if self.ema is None else self.ema.module, self.directory / name)
+
+    def save(self) -> None:
+        """Write a checkpoint and the log, in one process."""
+        self.state.sums = self._summed()
+        if self.accelerator.is_main_process:
+            write_checkpoint(self.directory, self._checkpoint())
+            lines = "".join(json.dumps(line) + "\n" for line in self.state.history)
+            replace_text(self.directory / "log.jsonl", lines)
+        self.accelerator.wait_for_everyone()
+
+    def _checkpoint(self) -> Checkpoint:
+        tensors, groups = split_optimiser(self.optimiser.state_dict())
+        scaler = self.accelerator.scaler
+        values = {"state": vars(self.state), "optimiser": groups, "scaler": scaler.state_dict() if scaler else None}
+        values["config"] = self.config.as_dict()
+        kept = {"objective": self.objective.state_dict(), "optimiser": tensors}
+        if self.ema is not None:
+            kept["ema"] = self.ema.module.state_dict()
+        return Checkpoint(kept, values)
+
+    def resume(self) -> bool:
+        """Go on from the directory's checkpoint; False where there is none."""
+        path = find_checkpoint(self.directory)
+        if path is None:
+            return False
+        found = read_checkpoint(path)
+        check_same_run(found.values["config"], self.config)
+        load_strictly(self.objective, found.tensors["objective"], "model")
+        if self.ema is not None:
+            load_strictly(self.ema.module, found.tensors["ema"], "moving average")
+        self.optimiser.load_state_dict(join_optimiser(found.tensors.get("optimiser", {}), found.values["optimiser"]))
+        if self.accelerator.scaler is not None and found.values["scaler"]:
+            self.accelerator.scaler.load_state_dict(found.values["scaler"])
+        self.state = State(**found.values["state"])
+        device = self.accelerator.device
+        self._losses = {n: torch.tensor(v, dtype=torch.float64, device=device) for n, v in self.state.sums.items()}
+        return True
+
+    def _finish(self) -> Outcome:
+        self._write_model("model")
+        products = self.objective.finish(self.directory) if self.accelerator.is_main_process else {}
+        return self._outcome(finished=True, products=products)
+
+    def _outcome(self, finished: bool, products: dict[str, Any] | None = None) -> Outcome:
+        self.accelerator.wait_for_everyone()
+        return Outcome(self.directory, finished, self.state.history, self.state.best, products or {})
+
+
+FREE_TO_CHANGE = {
+    *("run.checkpoint_minutes", "run.checkpoint_steps", "run.steps"),
+    *("data.workers", "data.max_broken", "data.source"),
+}
+"""What says how a run is carried out, not what it computes."""
+
+
+def check_same_run(saved: dict[str, Any], config: TrainConfig) -> None:
+    """A run goes on as it began; what only says how it runs may change."""
+    now = config.as_dict()
+    differing = []
+    for section, values in now.items():
+        old = saved.get(section)
+        if not isinstance(values, dict):
+            continue
+        differing += [f"{section}.{name}" for name, value in values.items() if not old or old.get(name) != value]
+    differing = [path for path in differing if path not in FREE_TO_CHANGE]
+    if differing:
+        raise ValueError(
+            f"The checkpoint belongs to a run with other values of {', '.join(differing[:5])}. "
+            "Resume it with the values it had, or start a new run in another directory."
+        )
+
+
+def replace_text(path: Path, text: str) -> None:
+    """All of a file or nothing."""
+    temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}.tmp")
+    temporary.write_text(text)
+    temporary.replace(path)

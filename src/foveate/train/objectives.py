@@ -1,0 +1,143 @@
+"""What is learned: a model with its loss, as one module that the loop can run anywhere."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import foveate as fv
+from foveate.adapters import reduction_of
+from foveate.methods.power import found_counts, mass_penalty, project_retention_, soft_extracts
+
+Losses = dict[str, Tensor]
+
+
+class Moment(NamedTuple):
+    """Where in a run a step is."""
+
+    step: int
+    epoch: float
+    """Epochs done, a fraction inside one."""
+
+
+class Objective(nn.Module, ABC):
+    """A model and what it is to learn. ``forward`` gives the parts of the loss by name; they are summed."""
+
+    better: ClassVar[str]
+    """The figure of an evaluation that tells a better model."""
+    sign: ClassVar[int] = 1
+    """1 where more of it is better, -1 where less is."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    @abstractmethod
+    def forward(self, images: Tensor, labels: Tensor) -> Losses: ...
+
+    @abstractmethod
+    def measure(self, model: nn.Module, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Sums over the images of a batch, for an evaluation of ``model`` (this one, or its moving average)."""
+
+    def before_step(self, moment: Moment) -> None:
+        """Change what changes over time."""
+
+    def after_step(self) -> None:
+        """Mend what an optimiser's step has broken."""
+
+    def own_groups(self) -> list[dict[str, Any]]:
+        """Parameters with settings of their own, for the optimiser."""
+        return []
+
+    def finish(self, directory: Path) -> dict[str, Any]:
+        """Write what the run was for, beside the model; returns what to tell the user."""
+        return {}
+
+
+class Classify(Objective):
+    """Cross-entropy with labels, which may be soft: ``Mixup`` makes them so."""
+
+    better = "top1"
+
+    def __init__(self, model: nn.Module, smoothing: float = 0.0) -> None:
+        super().__init__(model)
+        self.smoothing = smoothing
+
+    def forward(self, images: Tensor, labels: Tensor) -> Losses:
+        smoothing = self.smoothing if labels.dim() == 1 else 0.0  # soft labels are smoothed already
+        return {"loss": cross_entropy(logits_of(self.model(images)).float(), labels, label_smoothing=smoothing)}
+
+    def measure(self, model: nn.Module, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        logits = logits_of(model(images)).float()
+        return {"loss": cross_entropy(logits, labels, reduction="sum"), **correct(logits, labels)}
+
+
+class PowerSearch(Classify):
+    """Cross-entropy and PoWER-BERT's penalty on retained mass: L + lambda sum_l l * mass(l).
+
+    The paper tries several lambdas and takes the counts they lead to. Here a share of the tokens can be asked for
+    (``mass``): the penalty pulls the mass down to it, and below it all retention parameters are scaled up again;
+    loss and penalty then decide where the mass is.
+    """
+
+    def __init__(self, model: nn.Module, strength: float, mass: float, lr: float, smoothing: float = 0.0) -> None:
+        super().__init__(model, smoothing)
+        if not 0 <= mass < 1:
+            raise ValueError(f"objective.mass is a share of the tokens, from 0 to below 1; got {mass}.")
+        self.strength, self.asked, self.lr = strength, mass, lr
+
+    def forward(self, images: Tensor, labels: Tensor) -> Losses:
+        losses = super().forward(images, labels)
+        return losses | {"mass": self.strength * mass_penalty(self.model)}
+
+    def own_groups(self) -> list[dict[str, Any]]:
+        reduction = reduction_of(self.model)
+        assert reduction is not None
+        return [{"params": list(reduction.learned.parameters()), "lr": self.lr, "weight_decay": 0.0}]
+
+    def after_step(self) -> None:
+        project_retention_(self.model)
+        hold_mass_(self.model, self.asked)
+
+    def finish(self, directory: Path) -> dict[str, Any]:
+        counts = found_counts(self.model)
+        path = fv.save_schedule(fv.Keep(counts), directory / "schedule.json")
+        return {"counts": list(counts), "share": retained_share(self.model).item(), "schedule": str(path)}
+
+
+def retained_share(model: nn.Module) -> Tensor:
+    """Mass that is retained over all blocks, as a share of all tokens."""
+    return torch.cat([module.retention.detach() for module in soft_extracts(model)]).mean()
+
+
+@torch.no_grad()
+def hold_mass_(model: nn.Module, share: float) -> None:
+    """Where less than ``share`` is retained, scale all retention parameters alike until it is just that."""
+    if retained_share(model) >= share:
+        return
+    retained = torch.cat([module.retention for module in soft_extracts(model)])
+    low, high = 1.0, 1 / max(share, 1e-6) * max(1.0, 1 / retained.mean().item())
+    for _ in range(40):  # the share rises with the factor: halve the interval
+        middle = (low + high) / 2
+        low, high = (middle, high) if (middle * retained).clamp(max=1).mean() < share else (low, middle)
+    for module in soft_extracts(model):
+        module.retention.mul_(high).clamp_(max=1)
+
+
+def logits_of(output: Any) -> Tensor:
+    """The prediction, whichever way a library returns it."""
+    if isinstance(output, tuple):  # DeiT's two heads while it is trained to be distilled
+        return torch.stack(output).mean(dim=0)
+    return output if isinstance(output, Tensor) else output.logits
+
+
+def correct(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """How many of the images have their label first, and among the first five."""
+    best = logits.topk(min(5, logits.shape[1]), dim=1).indices
+    hit = best == labels[:, None]
+    return {"top1": hit[:, 0].sum().float(), "top5": hit.sum().float()}

@@ -1,0 +1,193 @@
+"""The loop: it learns, it goes on where it stopped, and what it says is what happened."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import foveate as fv
+from foveate.train.checkpoint import CURRENT, PREVIOUS
+from foveate.train.loop import Run
+from foveate.train.progress import Stopper
+from training import SMALL, small_config
+
+
+def weights(directory):
+    return fv.load(directory / "model").state_dict()
+
+
+def same(ours, theirs):
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+class StopsAfter(Stopper):
+    """Asked to stop after so many steps."""
+
+    def __init__(self, steps):
+        super().__init__()
+        self.steps = steps
+
+    @property
+    def told(self):
+        self.steps -= 1
+        return self.steps < 0
+
+
+def test_it_learns_and_writes_what_it_did(images_folder, tmp_path):
+    plain = ("augmentation.kind=evaluation", "augmentation.mixup=0", "augmentation.cutmix=0", "optimiser.ema=0")
+    config = small_config(images_folder, *plain, "schedule.epochs=6", "objective.smoothing=0")
+    outcome = Run(config, tmp_path).train()
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert lines == outcome.history
+    assert [line["epoch"] for line in lines] == list(range(6))
+    assert [line["step"] for line in lines] == [3, 6, 9, 12, 15, 18]
+    assert lines[-1]["train"]["loss"] < 0.7 * lines[0]["train"]["loss"]
+    assert lines[-1]["val"]["images"] == 10
+    assert outcome.best == max(line["val"]["top1"] for line in lines) == 100
+    assert fv.load(tmp_path / "best").head.out_features == 2
+
+
+@pytest.mark.parametrize("stop_after", [1, 2, 3, 4])
+def test_a_stopped_run_goes_on_exactly(images_folder, tmp_path, stop_after):
+    config = small_config(images_folder)
+    whole = Run(config, tmp_path / "whole").train()
+    stopped = Run(config, tmp_path / "stopped").train(StopsAfter(stop_after - 1))
+    assert not stopped.finished
+    resumed = Run(config, tmp_path / "stopped")
+    assert resumed.resume()
+    assert resumed.state.step == stop_after
+    outcome = resumed.train()
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "stopped"))
+    told = [{k: line[k] for k in ("epoch", "step", "train", "val")} for line in whole.history]
+    assert told == [{k: line[k] for k in ("epoch", "step", "train", "val")} for line in outcome.history]
+
+
+def test_every_kind_of_chance_is_in_the_run_that_is_resumed(images_folder, tmp_path):
+    """Without the seed of each step or image the two would differ: other seeds do."""
+    first = Run(small_config(images_folder), tmp_path / "a").train()
+    other = Run(small_config(images_folder, "run.seed=1"), tmp_path / "b").train()
+    assert first.history[0]["train"] != other.history[0]["train"]
+    assert not same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_a_batch_in_parts_is_the_same_batch(images_folder, tmp_path, parts):
+    plain = ("augmentation.kind=evaluation", "model.options.drop_path_rate=0", "optimiser.ema=0", "run.steps=3")
+    Run(small_config(images_folder, *plain), tmp_path / "one").train()
+    Run(small_config(images_folder, *plain, f"optimiser.accumulate={parts}"), tmp_path / "parts").train()
+    ours, theirs = weights(tmp_path / "one"), weights(tmp_path / "parts")
+    for name in ours:
+        torch.testing.assert_close(ours[name], theirs[name], atol=2e-4, rtol=1e-3)
+
+
+def test_workers_do_not_change_a_run(images_folder, tmp_path):
+    Run(small_config(images_folder, "run.steps=4"), tmp_path / "none").train()
+    Run(small_config(images_folder, "run.steps=4", "data.workers=2"), tmp_path / "two").train()
+    assert same(weights(tmp_path / "none"), weights(tmp_path / "two"))
+
+
+def test_the_moving_average_is_what_is_evaluated_and_kept(images_folder, tmp_path):
+    run = Run(small_config(images_folder, "optimiser.ema=0.5"), tmp_path)
+    run.train()
+    assert same(weights(tmp_path), run.ema.module.state_dict())
+    assert not same(weights(tmp_path), run.objective.model.state_dict())
+
+
+def test_a_keep_rate_warms_up(images_folder, tmp_path):
+    kept = ("reduction.method=evit", "reduction.keep_rate=0.5", "reduction.blocks=1", "reduction.warmup_epochs=2")
+    run = Run(small_config(images_folder, *kept, "schedule.epochs=3"), tmp_path)
+    counts = []
+    run.objective.before_step = lambda moment: counts.append(run.objective.model.foveate.plan.counts[1])
+    run.train()
+    assert counts[0] == 16
+    assert counts == sorted(counts, reverse=True)
+    assert counts[-3:] == [9] * 3  # eight and the fused one
+    assert 9 < counts[3] < 16
+    assert run.ema.module.foveate.plan.counts[1] == 9
+
+
+def test_a_run_is_not_resumed_with_other_values(images_folder, tmp_path):
+    Run(small_config(images_folder, "run.steps=1"), tmp_path).train()
+    with pytest.raises(ValueError, match=r"other values of optimiser\.lr"):
+        Run(small_config(images_folder, "run.steps=1", "optimiser.lr=5e-3"), tmp_path).resume()
+    assert Run(small_config(images_folder, "run.steps=2", "data.workers=1"), tmp_path).resume()
+    assert not Run(small_config(images_folder), tmp_path / "nothing here").resume()
+
+
+def test_broken_checkpoints_are_refused_with_words(images_folder, tmp_path):
+    config = small_config(images_folder, "run.steps=2", "run.checkpoint_steps=1")
+    Run(config, tmp_path).train()
+    current, whole = tmp_path / CURRENT, (tmp_path / CURRENT).read_bytes()
+    for broken, words in (
+        (whole[: len(whole) // 2], r"is truncated or no checkpoint.*delete checkpoint\.safetensors to go on"),
+        (b"\x80\x04 not tensors", "is truncated or no checkpoint"),
+    ):
+        current.write_bytes(broken)
+        with pytest.raises(ValueError, match=words):
+            Run(config, tmp_path).resume()
+    save_file({"a": torch.zeros(1)}, current)
+    with pytest.raises(ValueError, match="no checkpoint of foveate train"):
+        Run(config, tmp_path).resume()
+    current.unlink()
+    run = Run(config, tmp_path)
+    assert run.resume()  # from the one before
+    assert (run.state.step, run.state.epoch) == (2, 0)  # the one after it ended the epoch
+    assert (tmp_path / PREVIOUS).exists()
+
+
+def test_a_checkpoint_of_another_model_is_refused(images_folder, tmp_path):
+    Run(small_config(images_folder, "run.steps=1"), tmp_path).train()
+    tensors = load_file(tmp_path / CURRENT)
+    run = Run(small_config(images_folder, "run.steps=1"), tmp_path)
+    tensors["objective/model.head.weight"] = torch.zeros(3, 32)
+    from safetensors import safe_open
+
+    with safe_open(tmp_path / CURRENT, "pt") as file:
+        header = file.metadata()
+    save_file(tensors, tmp_path / CURRENT, header)
+    before = run.objective.model.head.weight.clone()
+    with pytest.raises(ValueError, match=r"does not fit.*model\.head\.weight"):
+        run.resume()
+    assert torch.equal(run.objective.model.head.weight, before)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (["data.source="], "nothing to train on"),
+        (["model.name="], "nothing to train. Give --model"),
+        (["data.train=nowhere"], "nowhere"),
+        (["schedule.warmup_epochs=2"], "leaves nothing of 2 epochs"),
+        (["optimiser.accumulate=3"], "does not divide into 3 equal parts"),
+        (["data.batch_size=9"], "even number"),
+        (["data.batch_size=64"], "do not fill one batch"),
+        (["objective.kind=distill"], "needs a teacher"),
+        (["objective.kind=power-search"], "reduction.method=power-search"),
+        (["reduction.method=evit", "reduction.keep_rate=0.5", "reduction.remove=2"], "keep_rate and remove"),
+        (["model.freeze_blocks=9"], "freeze_blocks is 0 to 3"),
+        (["augmentation.scale=0.5"], "two numbers"),
+    ],
+)
+def test_what_cannot_be_trained_is_said_before_training(images_folder, tmp_path, changes, words):
+    with pytest.raises(ValueError, match=words):
+        Run(small_config(images_folder, *changes), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_loss_that_is_no_number_stops_the_run(images_folder, tmp_path):
+    run = Run(small_config(images_folder, "schedule.epochs=9", "optimiser.ema=0"), tmp_path)
+    with torch.no_grad():
+        run.objective.model.head.weight.fill_(float("nan"))
+    with pytest.raises(RuntimeError, match=r"The loss is nan at step 10.*lower"):
+        run.train()
+
+
+def test_the_backbone_stays_when_only_the_classifier_learns(images_folder, tmp_path):
+    run = Run(small_config(images_folder, "model.freeze=backbone", "run.steps=3", "optimiser.ema=0"), tmp_path)
+    before = {name: tensor.clone() for name, tensor in run.objective.model.state_dict().items()}
+    run.train()
+    after = run.objective.model.state_dict()
+    assert {name for name in before if not torch.equal(before[name], after[name])} == {"head.weight", "head.bias"}
+    assert not run.objective.model.blocks[0].training
+    assert SMALL["depth"] == 3
