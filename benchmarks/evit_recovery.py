@@ -1,6 +1,6 @@
 """Fine-tuning with EViT at keep rate 0.5: how much of the accuracy that is lost without training comes back?
 
-    FOVEATE_ASSETS=... python benchmarks/evit_recovery.py [--steps 150] [--keep 0.5] [--control]
+    FOVEATE_ASSETS=... python benchmarks/evit_recovery.py [--steps 420] [--keep 0.5] [--control]
 
 The pretrained ViT-Tiny with its classifier cut to Imagenette's ten classes, by the recipe `evit-finetune` in short.
 `--control` fine-tunes the unreduced model for as many steps, which says how much of a gain is the data's.
@@ -17,12 +17,18 @@ from foveate.data import Loader, open_data
 from foveate.data.preprocessing import Preprocessing
 from foveate.train.evaluate import evaluate_side_by_side
 
-SHORT = ("optimiser.lr=5e-5", "optimiser.lr_batch=0", "schedule.warmup_epochs=0", "augmentation.mixup=0")
+SHORT = (
+    "optimiser.lr=1e-4",
+    "objective.smoothing=0",
+    "optimiser.lr_batch=0",
+    "schedule.warmup_epochs=0",
+    "augmentation.mixup=0",
+)
 SHORT += ("augmentation.cutmix=0", "augmentation.auto_augment=", "augmentation.erase=0", "augmentation.scale=0.5,1")
 
 
 def main() -> None:
-    made = parser(__doc__ or "", steps=150)
+    made = parser(__doc__ or "", steps=420)
     made.add_argument("--keep", type=float, default=0.5)
     made.add_argument("--control", action="store_true", help="fine-tune the unreduced model too")
     args = made.parse_args()

@@ -6,6 +6,7 @@ from foveate.api import cost, drop_class_token_, features, reduce_, reschedule_,
 from foveate.core import Assignment
 from foveate.cost import Cost
 from foveate.methods import (
+    DynamicViT,
     EViT,
     FreeSlice,
     HVTPool,
@@ -29,6 +30,7 @@ __all__ = [
     "Assignment",
     "Budget",
     "Cost",
+    "DynamicViT",
     "EViT",
     "FreeSlice",
     "HVTPool",

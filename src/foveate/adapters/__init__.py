@@ -19,7 +19,7 @@ from foveate.adapters.base import (
 )
 from foveate.adapters.class_token import drop_class_token
 from foveate.adapters.dense import Trace, spread, spread_to_patches
-from foveate.adapters.engine import Encoded, Step, encode
+from foveate.adapters.engine import Encoded, Step, encode, recording
 from foveate.adapters.timm_vit import TIMM
 from foveate.adapters.torchvision_vit import TORCHVISION
 from foveate.adapters.unit_qk import UnitScales
@@ -40,6 +40,7 @@ __all__ = [
     "drop_class_token",
     "encode",
     "find_adapter",
+    "recording",
     "reduced_class",
     "reduction_of",
     "spread",

@@ -8,17 +8,24 @@ called as it is, and an empty schedule therefore changes nothing, bit for bit, u
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
 from foveate.adapters.base import Adapter, BlockOps, Heads, Reduction, reduction_of
 from foveate.adapters.unit_qk import UnitHeads
-from foveate.core import Assignment, attend, attend_and_score, class_row, log_size_bias, pool_size
+from foveate.core import Assignment, attend, attend_and_score, attend_masked, class_row, log_size_bias, pool_size
 from foveate.methods.base import BlockView, Site
+
+LEAST_WEIGHT = 1e-9
+"""What a masked token weighs in a head that averages: nothing, but its logarithm is still a number."""
 
 
 class Stream(NamedTuple):
@@ -27,6 +34,7 @@ class Stream(NamedTuple):
     tokens: Tensor  # (B, P + N, C)
     size: Tensor | None = None  # (B, N) patches each token stands for; None while every token is one patch
     bias: Tensor | None = None  # (B, 1, 1, P + N) log size for attention; None unless the method carries it
+    keep: Tensor | None = None  # (B, N) which tokens still count, in training by masks; None where all do
 
 
 class Step(NamedTuple):
@@ -57,6 +65,8 @@ def encode(adapter: Adapter, model: Any, images: Tensor, *, record: bool = False
         raise ValueError(f"Images are (batch, channels, height, width); got shape {tuple(images.shape)}.")
     if images.shape[0] == 0:
         raise ValueError(f"The batch is empty: images have shape {tuple(images.shape)}. Give at least one image.")
+    listener = _LISTENER.get()
+    record = record or listener is not None
     tokens = adapter.embed(model, images, **embed_options)
     reduction = reduction_of(model)
     if reduction is None:
@@ -73,7 +83,24 @@ def encode(adapter: Adapter, model: Any, images: Tensor, *, record: bool = False
             output = run(block, output.stream, index)
         if record:
             blocks.append(output)
-    return Encoded(tokens, output.stream, tuple(blocks))
+    encoded = Encoded(tokens, output.stream, tuple(blocks))
+    if listener is not None:
+        listener.append(encoded)
+    return encoded
+
+
+_LISTENER: ContextVar[list[Encoded] | None] = ContextVar("foveate_recording", default=None)
+
+
+@contextmanager
+def recording() -> Iterator[list[Encoded]]:
+    """Collect what reduced models see inside, block by block, while they are called as usual in this thread."""
+    seen: list[Encoded] = []
+    token = _LISTENER.set(seen)
+    try:
+        yield seen
+    finally:
+        _LISTENER.reset(token)
 
 
 class _Untouched:
@@ -99,6 +126,7 @@ class _Runner:
         self.modules = reduction.modules_by_block
         weighs = reduction.shape.head_reads_patches and self.method.heads_weigh_by_size
         self.tracks_size = self.method.uses_size or weighs
+        self.masks = self.method.trains_by_masks and reduction.training
         self.grid = grid
         self.plan = reduction.plan_for(grid)
 
@@ -111,6 +139,8 @@ class _Runner:
         return runner._run(block, stream, index)
 
     def _run(self, block: nn.Module, stream: Stream, index: int) -> BlockOutput:
+        if self.masks:
+            return self._masked_block(block, stream, index)
         if self.plan.exact_last_block and index == len(self.plan.counts) - 1:
             return self._last_block_for_prefix(block, stream, index)
         if not self.plan.acts_in(index):
@@ -123,6 +153,21 @@ class _Runner:
             stream, step = self._reduce(stream, {}, index)
             return BlockOutput(self._plain_block(block, stream), step)
         return BlockOutput(*self._reduce(self._plain_block(block, stream), {}, index))
+
+    def _masked_block(self, block: nn.Module, stream: Stream, index: int) -> BlockOutput:
+        """Training of a method that decides by masks: no token goes, the decided ones stop to count."""
+        if self.plan.acts_in(index):
+            keep = self.method.decide(self._view(stream, {}, index), stream.keep)
+            size = keep.clamp(min=LEAST_WEIGHT) if self.tracks_size else None
+            stream = stream._replace(keep=keep, size=size)
+        if stream.keep is None:
+            return BlockOutput(self._plain_block(block, stream))
+        normed = self.ops.normed(block, stream.tokens)
+        counts = pad(stream.keep, (self.prefix, 0), value=1.0)
+        heads, scale = self.ops.project(block, normed), self.ops.scale(block)
+        attended = attend_masked(*heads, counts, scale=scale, dropout=self.ops.attention_dropout(block))
+        x = stream.tokens + self.ops.after_attention(block, attended, normed)
+        return BlockOutput(stream._replace(tokens=self.ops.mlp(block, x)))
 
     def _plain_block(self, block: nn.Module, stream: Stream) -> Stream:
         if stream.bias is None:
@@ -188,9 +233,12 @@ class _Runner:
             scores["keys"] = heads.k[:, :, self.prefix :]
         return attended, scores
 
-    def _reduce(self, stream: Stream, scores: dict[str, Tensor], index: int) -> tuple[Stream, Step | None]:
+    def _view(self, stream: Stream, scores: dict[str, Tensor], index: int) -> BlockView:
         module = self.modules.get(index)
-        view = BlockView(stream.tokens, self.prefix, stream.size, index, self.has_cls, self.grid, module, **scores)
+        return BlockView(stream.tokens, self.prefix, stream.size, index, self.has_cls, self.grid, module, **scores)
+
+    def _reduce(self, stream: Stream, scores: dict[str, Tensor], index: int) -> tuple[Stream, Step | None]:
+        view = self._view(stream, scores, index)
         assignment = self.method.assign(view, self.plan.counts[index])
         tokens = self.method.combine(view, assignment)
         size = _size_after(stream.size, assignment, tokens) if self.tracks_size else None

@@ -14,7 +14,14 @@ from foveate.core.assignment import (
     unpool,
     weighted_means,
 )
-from foveate.core.attention import attend, attend_and_score, attention_weights, key_mask_bias, log_size_bias
+from foveate.core.attention import (
+    attend,
+    attend_and_score,
+    attend_masked,
+    attention_weights,
+    key_mask_bias,
+    log_size_bias,
+)
 from foveate.core.cluster import (
     Clusters,
     cluster_means,
@@ -35,6 +42,7 @@ __all__ = [
     "Clusters",
     "attend",
     "attend_and_score",
+    "attend_masked",
     "attention_weights",
     "class_row",
     "cluster_means",

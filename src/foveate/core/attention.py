@@ -24,6 +24,23 @@ def attend(
     return fused_attention(q, k, v, attn_mask=bias, dropout_p=dropout, scale=scale)
 
 
+def attend_masked(
+    q: Tensor, k: Tensor, v: Tensor, keep: Tensor, *, scale: float | None = None, dropout: float = 0.0
+) -> Tensor:
+    """Attention in which key j counts ``keep[j]`` times (B, N), but every token counts for itself.
+
+    exp(P_ij) G_ij / sum_k exp(P_ik) G_ik with G_ij = 1 where i = j, else keep_j. Gradients reach ``keep`` also where
+    it is zero, so that a token can come back; a fused kernel has no such gradient.
+    """
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    logits = (q.float() * scale) @ k.float().transpose(2, 3)
+    own = torch.eye(keep.shape[1], dtype=logits.dtype, device=q.device)
+    counts = keep.float()[:, None, None, :] * (1 - own) + own
+    weights = (logits - logits.detach().amax(dim=-1, keepdim=True)).exp() * counts
+    weights = weights / weights.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+    return drop(weights.to(v.dtype), dropout, training=dropout > 0) @ v
+
+
 class Scored(NamedTuple):
     """Attention, and what its weights say about the keys."""
 

@@ -1,6 +1,7 @@
 """One paper, one file. A method is a frozen dataclass; registering it puts it under the contract tests."""
 
 from foveate.methods.base import BlockView, Method, Need, Site, StepShape, all_methods, register
+from foveate.methods.dynamic_vit import DynamicViT
 from foveate.methods.evit import EViT
 from foveate.methods.free_slice import FreeSlice
 from foveate.methods.hvt_pool import HVTPool
@@ -15,6 +16,7 @@ from foveate.methods.ward import Ward
 
 __all__ = [
     "BlockView",
+    "DynamicViT",
     "EViT",
     "FreeSlice",
     "HVTPool",

@@ -86,6 +86,8 @@ class Method(ABC):
     needs_class_token: ClassVar[bool] = False
     training_free: ClassVar[bool] = True
     """Whether it is meant to work on a pretrained model as it is."""
+    trains_by_masks: ClassVar[bool] = False
+    """Whether training keeps all tokens and masks attention by ``decide``, instead of removing any."""
     heads_weigh_by_size: ClassVar[bool] = True
     """Whether heads that read patch tokens count each as often as it stands for a patch."""
 
@@ -111,6 +113,13 @@ class Method(ABC):
     @abstractmethod
     def assign(self, view: BlockView, keep: int) -> Assignment:
         """Decide which of the view's patch tokens go to which of ``keep`` slots."""
+
+    def decide(self, view: BlockView, kept: Tensor | None) -> Tensor:
+        """While it trains by masks: which patch tokens stay, (B, N) of ones and zeros with gradients.
+
+        ``kept`` is what the stage before decided, None at the first.
+        """
+        raise NotImplementedError(f"{type(self).__name__} removes tokens in training too.")
 
     def combine(self, view: BlockView, assignment: Assignment) -> Tensor:
         """The new sequence, (B, P + keep, C): weighted sums over the edges unless a method says otherwise."""

@@ -22,6 +22,7 @@ from foveate.schedule import Schedule
 from foveate.train.classifier import freeze_, set_classes_
 from foveate.train.config import DataSection, OptimiserSection, ReductionSection, ScheduleSection, TrainConfig
 from foveate.train.distill import Distil
+from foveate.train.dynamic import Dynamic, initial_teacher
 from foveate.train.objectives import Classify, Objective, PowerSearch
 
 Data = ImageData | StreamedData
@@ -111,6 +112,11 @@ def build_objective(config: TrainConfig, model: nn.Module) -> Objective:
         if not isinstance(getattr(reduction_of(model), "method", None), fv.PoWERSearch):
             raise ValueError("power-search learns what reduction.method=power-search adds to the model.")
         return PowerSearch(model, section.strength, section.mass, section.retention_lr, section.smoothing)
+    if section.kind == "dynamicvit":
+        weights = {"kl": section.kl_weight, "tokens": section.token_weight, "ratio": section.ratio_weight}
+        model_at_start = initial_teacher(model) if section.kl_weight or section.token_weight else None
+        slow = {"backbone_lr": section.backbone_lr, "frozen_epochs": section.frozen_epochs}
+        return Dynamic(model, section.smoothing, **weights, **slow, teacher=model_at_start)
     return Classify(model, section.smoothing)
 
 
@@ -164,7 +170,9 @@ def build_optimiser(section: OptimiserSection, objective: Objective, batch_size:
     seen = {id(p) for group in rest for p in group["params"]}
     beside = [p for p in objective.parameters() if p.requires_grad and id(p) not in seen | own]
     rest += [{"params": beside, "weight_decay": section.weight_decay}] if beside else []
-    groups += [{**group, "params": [p for p in group["params"] if id(p) not in own]} for group in rest]
+    for group in rest:
+        scale = group.get("lr_scale", 1.0) * objective.backbone_lr
+        groups.append({**group, "lr_scale": scale, "params": [p for p in group["params"] if id(p) not in own]})
     groups = [group for group in groups if group["params"]]
     if not groups:
         raise ValueError("Every parameter is frozen; there is nothing to train.")

@@ -148,7 +148,7 @@ class ScheduleSection:
 class ObjectiveSection:
     """What is learned."""
 
-    kind: Literal["classify", "distill", "power-search"] = "classify"
+    kind: Literal["classify", "distill", "power-search", "dynamicvit"] = "classify"
     smoothing: float = 0.0
     """Label smoothing."""
     teacher: str = ""
@@ -167,6 +167,16 @@ class ObjectiveSection:
     """power-search: weight of the mass penalty; with ``mass`` the weight it starts from."""
     retention_lr: float = 1e-2
     """power-search: learning rate of the retention parameters."""
+    kl_weight: float = 0.5
+    """dynamicvit: weight of the divergence from the teacher's prediction; the teacher is the model at the start."""
+    token_weight: float = 0.5
+    """dynamicvit: weight of the difference to the teacher's tokens."""
+    ratio_weight: float = 2.0
+    """dynamicvit: weight of the loss on the share of kept tokens."""
+    backbone_lr: float = 0.01
+    """dynamicvit: learning rate of the backbone, as a share of the predictors'."""
+    frozen_epochs: float = 5.0
+    """dynamicvit: epochs in which the predictors alone learn."""
 
 
 @dataclass(frozen=True)

@@ -171,11 +171,13 @@ class Run:
     def _step(self, batch: Batch) -> None:
         state, config = self.state, self.config
         seed_everything(config.run.seed, state.step, self.rank)  # dropout and Mixup of this step, resumed or not
-        self._set_time(Moment(state.step, state.epoch + state.batch / len(self.train_loader)))
+        moment = Moment(state.step, state.epoch + state.batch / len(self.train_loader))
+        self._set_time(moment)
         images, labels = batch.images.to(self.accelerator.device), batch.labels.to(self.accelerator.device)
         if self.mixup is not None:
             images, labels = self.mixup(images, labels)
         losses = self._backward(images, labels)
+        self.objective.before_update(moment)
         if config.optimiser.clip_norm:
             self.accelerator.clip_grad_norm_(self.wrapped.parameters(), config.optimiser.clip_norm)
         self.stepper.step()

@@ -31,6 +31,8 @@ class Objective(nn.Module, ABC):
     better: ClassVar[str]
     """The figure of an evaluation that tells a better model."""
     sign: ClassVar[int] = 1
+    backbone_lr: float = 1.0
+    """Learning rate of the model's own parameters, as a multiple of that of ``own_groups``."""
     """1 where more of it is better, -1 where less is."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -46,6 +48,9 @@ class Objective(nn.Module, ABC):
 
     def before_step(self, moment: Moment) -> None:
         """Change what changes over time."""
+
+    def before_update(self, moment: Moment) -> None:
+        """Look at the gradients before the optimiser does."""
 
     def after_step(self) -> None:
         """Mend what an optimiser's step has broken."""
@@ -69,8 +74,11 @@ class Classify(Objective):
         self.smoothing = smoothing
 
     def forward(self, images: Tensor, labels: Tensor) -> Losses:
+        return {"loss": self.cross_entropy(logits_of(self.model(images)), labels)}
+
+    def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
         smoothing = self.smoothing if labels.dim() == 1 else 0.0  # soft labels are smoothed already
-        return {"loss": cross_entropy(logits_of(self.model(images)).float(), labels, label_smoothing=smoothing)}
+        return cross_entropy(logits.float(), labels, label_smoothing=smoothing)
 
     def measure(self, model: nn.Module, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
         logits = logits_of(model(images)).float()

@@ -1,0 +1,94 @@
+"""DynamicViT: efficient vision transformers with dynamic token sparsification (Rao et al., NeurIPS 2021)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu, gumbel_softmax, log_softmax
+
+from foveate.core import Assignment, keep_topk
+from foveate.methods.base import BlockView, Method, Site, StepShape, register
+
+
+@register("dynamicvit")
+@dataclass(frozen=True)
+class DynamicViT(Method):
+    """A small predictor before each reducing block says which tokens to keep; it is trained with the model.
+
+    At inference the int(N rho^s) tokens of stage s that are most likely kept stay, and the rest are removed. In
+    training all tokens stay, and attention is masked: with keep decisions D drawn by Gumbel-softmax, which multiply
+    over stages, token i attends to j by
+
+        exp(P_ij) G_ij / sum_k exp(P_ik) G_ik,   G_ij = 1 where i = j, else D_j.
+
+    With the same kept set both give the same prefix tokens. ``KeepRate(rho, blocks=(3, 6, 9))`` is the paper's
+    geometric rule. At least one patch token stays, also where chance would drop them all.
+    """
+
+    seed: int = 0
+    """Of the predictors' first weights."""
+
+    site: ClassVar[Site] = Site.PRE_BLOCK
+    training_free: ClassVar[bool] = False
+    trains_by_masks: ClassVar[bool] = True
+
+    def build(self, step: StepShape, block: int) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1000 * self.seed + block)
+            return Predictor(step.dim)
+
+    def assign(self, view: BlockView, keep: int) -> Assignment:
+        return keep_topk(_keep_chance(view, None)[..., 0], keep)
+
+    def decide(self, view: BlockView, kept: Tensor | None) -> Tensor:
+        """Keep decisions (B, N), one or zero, that let gradients through; ``kept``: those of the stage before."""
+        chance = _keep_chance(view, kept)
+        drawn = gumbel_softmax(chance, hard=True, dim=-1)[..., 0]
+        before = torch.ones_like(drawn) if kept is None else kept
+        decided = drawn * before
+        likely = (chance[..., 0].detach() + before.detach().log()).argmax(dim=1, keepdim=True)
+        nothing = (decided.detach().sum(dim=1, keepdim=True) == 0).to(decided.dtype)
+        return decided + nothing * torch.zeros_like(decided).scatter(1, likely, 1.0)
+
+    def macs(self, step: StepShape) -> int:
+        dim = step.dim
+        return step.n * (dim * dim + dim * (dim // 2) + (dim // 2) * (dim // 4) + (dim // 4) * 2)
+
+    def keep_count(self, rate: float, current: int, first: int, stage: int) -> int:
+        return min(current, max(1, int(first * rate**stage + 1e-9)))
+
+
+class Predictor(nn.Module):
+    """LN -> Linear -> GELU; half of it stays with the token, half is averaged over the kept ones; then three layers.
+
+    The supplement writes two branches LN -> Linear(C, C/2) -> GELU; one Linear(C, C) cut in halves behind one LN is the
+    same map with a shared LN.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        if dim % 4:
+            raise ValueError(f"DynamicViT's predictor halves the width twice; {dim} does not divide by 4.")
+        self.norm, self.entry = nn.LayerNorm(dim), nn.Linear(dim, dim)
+        self.exit = nn.Sequential(
+            nn.Linear(dim, dim // 2), nn.GELU(), nn.Linear(dim // 2, dim // 4), nn.GELU(), nn.Linear(dim // 4, 2)
+        )
+
+    def forward(self, tokens: Tensor, kept: Tensor | None) -> Tensor:
+        """log probabilities (B, N, 2) of keeping and of dropping each token."""
+        features = gelu(self.entry(self.norm(tokens)))
+        local, shared = features.chunk(2, dim=-1)
+        if kept is None:
+            whole = shared.mean(dim=1, keepdim=True)
+        else:
+            weight = (kept / kept.sum(dim=1, keepdim=True)).unsqueeze(-1).to(shared.dtype)
+            whole = (shared * weight).sum(dim=1, keepdim=True)
+        return log_softmax(self.exit(torch.cat([local, whole.expand_as(local)], dim=-1)), dim=-1, dtype=torch.float32)
+
+
+def _keep_chance(view: BlockView, kept: Tensor | None) -> Tensor:
+    assert isinstance(view.module, Predictor)
+    return view.module(view.patches, kept)

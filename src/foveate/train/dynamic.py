@@ -1,0 +1,129 @@
+"""Training of DynamicViT: cross-entropy, distillation from the model as it was, and a loss on how many tokens stay."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import kl_div, log_softmax
+
+import foveate as fv
+from foveate.adapters import CHILD, Encoded, find_adapter, recording, reduction_of
+from foveate.train.objectives import Classify, Losses, Moment, logits_of
+
+
+def ratio_loss(decisions: Sequence[Tensor], ratios: Sequence[float]) -> Tensor:
+    """Mean over stages s of (kept fraction - rho_s)^2, of keep decisions (B, N) each; then the mean over images."""
+    if len(decisions) != len(ratios) or not ratios:
+        raise ValueError(f"There are {len(decisions)} stages of decisions and {len(ratios)} ratios to meet.")
+    parts = [(kept.mean(dim=1) - ratio).square().mean() for kept, ratio in zip(decisions, ratios, strict=True)]
+    return torch.stack(parts).mean()
+
+
+def prediction_loss(logits: Tensor, teacher_logits: Tensor) -> Tensor:
+    """KL(teacher || student) of the two predictions, mean over images."""
+    ours, theirs = log_softmax(logits.float(), dim=-1), log_softmax(teacher_logits.float(), dim=-1)
+    return kl_div(ours, theirs, reduction="batchmean", log_target=True)
+
+
+def token_loss(tokens: Tensor, teacher_tokens: Tensor, kept: Tensor) -> Tensor:
+    """Squared difference of the tokens kept at the end, sum_i D_i |t_i - t'_i|^2 / (C sum_i D_i), mean over images.
+
+    The paper divides by the kept tokens of the whole batch; here each image weighs the same in any batch.
+    """
+    differences = (tokens.float() - teacher_tokens.float()).square().mean(dim=-1)
+    return ((differences * kept).sum(dim=1) / kept.sum(dim=1).clamp(min=1)).mean()
+
+
+class Dynamic(Classify):
+    """Cross-entropy + kl * KL + tokens * token distillation + ratio * ratio loss; the paper's weights are 0.5, 0.5, 2.
+
+    The teacher is the model with its weights at the start, unreduced and frozen, a copy that the student never shares.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        smoothing: float = 0.0,
+        kl: float = 0.5,
+        tokens: float = 0.5,
+        ratio: float = 2.0,
+        backbone_lr: float = 0.01,
+        frozen_epochs: float = 5,
+        teacher: nn.Module | None = None,
+    ) -> None:
+        super().__init__(model, smoothing)
+        reduction = reduction_of(model)
+        if reduction is None or not reduction.method.trains_by_masks:
+            raise ValueError("This objective trains what reduction.method=dynamicvit adds to the model.")
+        self.kl, self.tokens, self.ratio = kl, tokens, ratio
+        self.backbone_lr, self.frozen_epochs = backbone_lr, frozen_epochs
+        if (kl or tokens) and teacher is None:
+            raise ValueError("Distillation (kl, tokens) needs a teacher: initial_teacher(model), or weights of 0.")
+        self._teacher = (None if teacher is None else teacher.eval().requires_grad_(False),)  # hidden from the state
+        self.ratios = [count / reduction.shape.num_patches for count in _stage_counts(model)]
+
+    def forward(self, images: Tensor, labels: Tensor) -> Losses:
+        with recording() as seen:
+            logits = logits_of(self.model(images))
+        decisions = [kept for block in self._stages() if (kept := seen[0].blocks[block].stream.keep) is not None]
+        losses = {"loss": self.cross_entropy(logits, labels), "ratio": self.ratio * ratio_loss(decisions, self.ratios)}
+        if self.kl or self.tokens:
+            losses |= self._distillation(images, logits, seen[0], decisions[-1])
+        return losses
+
+    def _distillation(self, images: Tensor, logits: Tensor, encoded: Encoded, kept: Tensor) -> Losses:
+        (teacher,) = self._teacher
+        assert teacher is not None
+        with torch.no_grad(), recording() as seen:
+            teacher_logits = logits_of(teacher.to(images.device)(images))
+        ours, theirs = _patches(self.model, encoded), _patches(teacher, seen[0])
+        parts = {"kl": self.kl * prediction_loss(logits, teacher_logits)}
+        return parts | {"tokens": self.tokens * token_loss(ours, theirs, kept)}
+
+    def _stages(self) -> list[int]:
+        reduction = reduction_of(self.model)
+        assert reduction is not None
+        return sorted(reduction.modules_by_block)
+
+    def own_groups(self) -> list[dict[str, Any]]:
+        reduction = reduction_of(self.model)
+        assert reduction is not None
+        return [{"params": list(reduction.learned.parameters())}]
+
+    def before_update(self, moment: Moment) -> None:
+        """While the backbone is frozen only the predictors learn; gradients had to pass through it."""
+        if moment.epoch < self.frozen_epochs:
+            for name, parameter in self.model.named_parameters():
+                if not name.startswith(f"{CHILD}."):
+                    parameter.grad = None
+
+    def kept_ratios(self, images: Tensor) -> list[float]:
+        """Fractions that the trained predictors keep when they decide by chance, stage by stage."""
+        with torch.no_grad(), recording() as seen:
+            self.model(images)
+        keeps = [seen[0].blocks[block].stream.keep for block in self._stages()]
+        return [kept.mean().item() for kept in keeps if kept is not None]
+
+
+def initial_teacher(model: nn.Module) -> nn.Module:
+    """The model as it is now, unreduced, frozen, and sharing nothing with it."""
+    teacher = copy.deepcopy(model)
+    if reduction_of(teacher) is not None:
+        fv.restore_(teacher)
+    # an untouched model is reduced by nothing, so that what it sees inside can be recorded
+    return fv.reduce_(teacher, fv.TopK(), fv.Keep({})).eval().requires_grad_(False)
+
+
+def _patches(model: Any, encoded: Encoded) -> Tensor:
+    adapter = find_adapter(model)
+    return adapter.final_norm(model, encoded.stream.tokens)[:, adapter.num_prefix(model) :]
+
+
+def _stage_counts(model: nn.Module) -> list[int]:
+    reduction = reduction_of(model)
+    assert reduction is not None
+    return [reduction.plan.counts[block] for block in sorted(reduction.modules_by_block)]

@@ -1,0 +1,179 @@
+"""DynamicViT: masked in training, pruned at inference, and both the same for the same kept tokens."""
+
+import pytest
+import torch
+from torch import Tensor
+
+import foveate as fv
+from foveate.adapters import encode, find_adapter, recording
+from foveate.core import attend, attend_masked
+from foveate.methods import BlockView, StepShape
+from foveate.methods.dynamic_vit import DynamicViT, Predictor
+from zoo import FAMILIES, images, make
+
+SCHEDULE = fv.KeepRate(0.7, blocks=(1, 2))
+CLASSIFIERS = ["timm-cls", "timm-mean", "timm-map", "torchvision", "hf-vit"]
+
+
+def reduced(family: str = "timm-cls", schedule: fv.Schedule = SCHEDULE):
+    return fv.reduce_(make(family), DynamicViT(), schedule)
+
+
+def without_dropout_(model):
+    for module in model.modules():
+        if hasattr(module, "p") or "Drop" in type(module).__name__:
+            module.eval()
+    return model
+
+
+def masked_by_loops(q: Tensor, k: Tensor, v: Tensor, keep: Tensor) -> Tensor:
+    """The paper's equation, entry by entry."""
+    out = torch.zeros_like(v)
+    for b, h, i in torch.cartesian_prod(*(torch.arange(size) for size in q.shape[:3])).tolist():
+        weights = []
+        for j in range(k.shape[2]):
+            g = 1.0 if i == j else float(keep[b, j])
+            weights.append(torch.exp(q[b, h, i] @ k[b, h, j] * q.shape[-1] ** -0.5) * g)
+        total = torch.stack(weights)
+        out[b, h, i] = (total / total.sum()) @ v[b, h]
+    return out
+
+
+def test_masked_attention_is_the_papers_equation():
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 2, 5, 4, generator=generator) for _ in range(3))
+    keep = torch.tensor([[1.0, 0, 1, 0, 1], [0, 0, 1, 1, 1]])
+    torch.testing.assert_close(attend_masked(q, k, v, keep), masked_by_loops(q, k, v, keep))
+    torch.testing.assert_close(attend_masked(q, k, v, torch.ones(2, 5)), attend(q, k, v))
+
+
+def test_a_dropped_token_still_has_a_gradient():
+    q, k, v = (torch.randn(1, 1, 4, 3) for _ in range(3))
+    keep = torch.tensor([[1.0, 0.0, 1.0, 0.0]], requires_grad=True)
+    attend_masked(q, k, v, keep)[0, 0, 0].sum().backward()
+    assert (keep.grad[0, 1:] != 0).all()
+
+
+def test_logits_far_apart_stay_numbers():
+    q, k, v = torch.full((1, 1, 2, 1), 200.0), torch.tensor([[[[200.0], [-200.0]]]]), torch.randn(1, 1, 2, 1)
+    out = attend_masked(q, k, v, torch.tensor([[0.0, 1.0]]))
+    assert out.isfinite().all()
+
+
+@pytest.mark.parametrize("family", CLASSIFIERS)
+def test_masked_training_and_pruned_inference_agree_on_prefix_tokens(family, monkeypatch):
+    """The law: the same kept sets, the same prediction."""
+    model = reduced(family)
+    with recording() as seen, torch.no_grad():
+        pruned = model(images())
+    alive, decisions = torch.arange(36).expand(3, 36), []
+    for output in seen[0].blocks:
+        if output.step is not None:
+            alive = alive.gather(1, output.step.assignment.src)
+            decisions.append(torch.zeros(3, 36).scatter(1, alive, 1.0))
+    assert [int(d.sum(dim=1)[0]) for d in decisions] == [25, 17]
+    answers = iter(decisions)
+    monkeypatch.setattr(DynamicViT, "decide", lambda self, view, kept: next(answers))
+    without_dropout_(model.train())
+    with recording() as masked, torch.no_grad():
+        trained = model(images())
+    prefix = find_adapter(model).num_prefix(model)
+    ours, theirs = (find_adapter(model).final_norm(model, s[0].stream.tokens) for s in (masked, seen))
+    assert ours.shape[1] == prefix + 36
+    torch.testing.assert_close(ours[:, :prefix], theirs[:, :prefix], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(outputs(trained), outputs(pruned), atol=1e-5, rtol=1e-5)
+
+
+def outputs(found):
+    return found if isinstance(found, Tensor) else found.logits
+
+
+def test_predictors_see_the_same_in_training_and_at_inference():
+    """The global half averages over the kept tokens alone, masked or cut out."""
+    predictor = Predictor(16).eval()
+    tokens = torch.randn(2, 6, 16)
+    kept = torch.tensor([[1.0, 0, 1, 1, 0, 1]]).repeat(2, 1)
+    masked = predictor(tokens, kept)[:, kept[0] == 1]
+    torch.testing.assert_close(masked, predictor(tokens[:, kept[0] == 1], None))
+
+
+def test_decisions_multiply_over_stages_and_leave_one_token_at_least():
+    model = reduced().train()
+    for stage in model.foveate.learned.values():
+        torch.nn.init.zeros_(stage.exit[-1].weight)
+        stage.exit[-1].bias.data.copy_(torch.tensor([-20.0, 20.0]))  # drop everything
+    with recording() as seen:
+        model(images())
+    first, second = (seen[0].blocks[i].stream.keep for i in (1, 2))
+    assert first.sum(dim=1).tolist() == [1, 1, 1]
+    assert torch.equal(first, second)
+
+
+def test_a_token_that_is_gone_stays_gone():
+    model = reduced().train()
+    torch.manual_seed(0)
+    with recording() as seen:
+        model(images())
+    first, second = (seen[0].blocks[i].stream.keep for i in (1, 2))
+    assert set(first.unique().tolist()) == {0.0, 1.0}
+    assert (second <= first).all()
+    assert (second < first).any()
+    assert seen[0].blocks[0].stream.keep is None
+
+
+def test_gradients_reach_every_predictor():
+    model = reduced().train()
+    model(images()).square().sum().backward()
+    for name, parameter in model.foveate.learned.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().max() > 0, name
+
+
+def test_counts_are_the_papers():
+    counts = [DynamicViT().keep_count(0.7, 196, 196, stage) for stage in (1, 2, 3)]
+    assert counts == [137, 96, 67]
+    assert DynamicViT().keep_count(0.001, 10, 196, 1) == 1
+    single = fv.reduce_(make("timm-cls"), DynamicViT(), fv.KeepRate(0.25, blocks=(2,)))
+    assert single.foveate.plan.counts == (36, 36, 9, 9)
+
+
+def test_the_cost_of_a_predictor_is_that_of_its_layers():
+    step = StepShape(n=49, keep=30, prefix=1, dim=32, heads=2, head_dim=16, has_cls=True)
+    layers = [m for m in Predictor(32).modules() if isinstance(m, torch.nn.Linear)]
+    assert DynamicViT().macs(step) == 49 * sum(layer.weight.numel() for layer in layers)
+
+
+def test_predictors_come_from_a_seed_and_go_with_restore():
+    first, second = reduced(), reduced()
+    names = [name for name in first.state_dict() if name.startswith("foveate.")]
+    assert names
+    assert all(torch.equal(first.state_dict()[name], second.state_dict()[name]) for name in names)
+    other = fv.reduce_(make("timm-cls"), DynamicViT(seed=1), SCHEDULE)
+    assert not torch.equal(first.state_dict()[names[2]], other.state_dict()[names[2]])
+    before = torch.random.get_rng_state()
+    reduced()
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert list(fv.restore_(first).state_dict()) == list(make("timm-cls").state_dict())
+
+
+def test_a_checkpoint_whose_predictors_do_not_fit_names_them():
+    weights = reduced().state_dict()
+    other = fv.reduce_(make("timm-cls"), DynamicViT(), fv.KeepRate(0.7, blocks=(1, 3)))
+    with pytest.raises(RuntimeError, match=r"foveate\.learned\.3"):
+        other.load_state_dict(weights)
+
+
+def test_bad_widths_are_refused():
+    with pytest.raises(ValueError, match="does not divide by 4"):
+        Predictor(18)
+
+
+def test_recording_is_over_when_it_is_over():
+    model = reduced()
+    with recording() as seen:
+        model(images())
+    model(images())
+    assert len(seen) == 1
+    assert encode(find_adapter(model), model, images()).blocks == ()
+    assert "timm-cls" in FAMILIES
+    assert BlockView.__name__
