@@ -1,6 +1,7 @@
 """``foveate train`` and ``foveate eval`` as users type them."""
 
 import json
+import shutil
 
 import pytest
 import timm
@@ -112,6 +113,33 @@ def top1_by_hand(model, folder):
         for path in sorted((folder / "val" / name).iterdir()):
             hits.append(model(transform(open_image(path)).unsqueeze(0)).argmax().item() == label)
     return 100 * sum(hits) / len(hits)
+
+
+def test_classes_are_those_of_the_model_not_of_the_folder(folder, saved, tmp_path, capsys):
+    """A folder that holds the second class alone must not call it the first."""
+    part = tmp_path / "part"
+    shutil.copytree(folder / "val" / "dark", part / "val" / "dark")
+    command = ["eval", str(saved), "--data", str(part), "--workers", "0", "--json"]
+    assert main(command) == 2
+    assert "which is which? Give --classes FILE" in capsys.readouterr().err
+    names = tmp_path / "names.txt"
+    names.write_text("bright\ndark\n")
+    assert main([*command, "--classes", str(names)]) == 0
+    found = json.loads(capsys.readouterr().out)["rows"][0]["top1"]
+    (saved / "classes.json").write_text(json.dumps(["bright", "dark"]))
+    assert main(command) == 0
+    assert json.loads(capsys.readouterr().out)["rows"][0]["top1"] == found
+    (saved / "classes.json").write_text(json.dumps(["dark", "bright"]))
+    assert main(command) == 0
+    assert json.loads(capsys.readouterr().out)["rows"][0]["top1"] == pytest.approx(100 - found)
+    (saved / "classes.json").unlink()
+
+
+def test_a_run_keeps_the_names_of_its_classes(folder, saved, tmp_path):
+    command = ["finetune", "--data", folder, "--model", saved, "--batch-size", "8", "--out", tmp_path / "run"]
+    assert train(*command, "--set", *SHORT) == 0
+    assert json.loads((tmp_path / "run" / "model" / "classes.json").read_text()) == ["bright", "dark"]
+    assert main(["eval", str(tmp_path / "run" / "best"), "--data", str(folder), "--workers", "0"]) == 0
 
 
 def test_evaluation_prints_a_table_and_needs_classes(folder, saved, tmp_path, capsys):

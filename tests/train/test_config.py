@@ -151,7 +151,10 @@ def test_a_wrong_change_is_refused(change):
         ({"reduction": {"blocks": 3}}, "FILE: reduction.blocks takes a list; got 3."),
         ({"reduction": {"blocks": ["3"]}}, "FILE: reduction.blocks takes a whole number; got '3'."),
         ({"reduction": {"keep": [3]}}, "FILE: reduction.keep takes a table of values; got [3]."),
-        ({"objective": {"kind": ["classify"]}}, "FILE: objective.kind is one of classify, distill, power-search; got"),
+        (
+            {"objective": {"kind": ["classify"]}},
+            "FILE: objective.kind is one of classify, distill, power-search, dynamicvit",
+        ),
     ],
 )
 def test_wrong_data_are_refused_with_their_place(data, message):

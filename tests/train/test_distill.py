@@ -1,11 +1,14 @@
 """Distillation: retained tokens meet the teacher's tokens at their own places."""
 
+import dataclasses
+
 import pytest
 import timm
 import torch
 
 import foveate as fv
 from foveate.adapters import encode, find_adapter
+from foveate.data.preprocessing import Preprocessing
 from foveate.train.distill import Distil, mean_over, normalised, positions
 from training import SMALL
 
@@ -54,6 +57,29 @@ def test_a_fused_token_is_compared_with_none():
     assert position.shape == single.shape == (3, encoded.stream.tokens.shape[1] - 1)
     assert single.sum(dim=1).tolist() == [single.shape[1] - 1] * 3  # all but the fused one
     assert all(len(set(p[s].tolist())) == s.sum() for p, s in zip(position, single, strict=True))
+
+
+def test_a_slot_nothing_leads_to_is_no_single_patch():
+    trace = fv.trace(vit(), photos())
+    gone = fv.Assignment(torch.tensor([[0, 1]] * 3), torch.tensor([[0, 1]] * 3), torch.tensor([[1.0, 0.0]] * 3), 16, 2)
+    lighter = dataclasses.replace(trace, steps=(gone, None, None))
+    assert positions(lighter)[1].tolist() == [[True, False]] * 3  # a weight of zero is no edge
+
+
+@pytest.mark.parametrize("other", ["deit_tiny_patch16_224", "vit_tiny_patch16_224"])
+def test_the_teacher_sees_its_own_colours(other):
+    torch.manual_seed(48)
+    teacher = timm.create_model(other, **(SMALL | {"embed_dim": 48, "num_classes": 0})).eval()
+    pixels = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(4))
+    ours, theirs = Preprocessing.of(vit()), Preprocessing.of(teacher)
+    found, _ = Distil(vit(), teacher)._targets(ours.normalise(pixels))
+    expected = normalised(teacher.forward_features(theirs.normalise(pixels))[:, 0])
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_a_students_classifier_waits_for_no_gradient():
+    objective = Distil(vit(num_classes=5), vit(48))
+    assert not any(p.requires_grad for p in objective.model.head.parameters())
 
 
 def test_without_reduction_every_token_is_at_its_own_place():
@@ -107,7 +133,7 @@ def test_an_image_weighs_the_same_in_any_batch():
 def test_pairs_that_cannot_be_compared_are_refused():
     with pytest.raises(ValueError, match="the teacher has none"):
         Distil(vit(), vit(48, class_token=False, global_pool="avg"))
-    with pytest.raises(ValueError, match="both see the same"):
+    with pytest.raises(ValueError, match="the teacher refuses them"):
         Distil(vit(), vit(48, img_size=64))
     with pytest.raises(ValueError, match=r"\(4, 4\) patches and the teacher \(8, 8\)"):
         Distil(vit(), vit(48, patch_size=4))

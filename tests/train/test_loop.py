@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import timm
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -167,6 +168,15 @@ def test_a_checkpoint_of_another_model_is_refused(images_folder, tmp_path):
         (["reduction.method=evit", "reduction.keep_rate=0.5", "reduction.remove=2"], "keep_rate and remove"),
         (["model.freeze_blocks=9"], "freeze_blocks is 0 to 3"),
         (["augmentation.scale=0.5"], "two numbers"),
+        (["augmentation.auto_augment=foo"], "no such auto_augment"),
+        (["augmentation.interpolation=foo"], "no such auto_augment or interpolation"),
+        (["run.eval_epochs=0"], "eval_epochs is 1 or more"),
+        (["optimiser.accumulate=0"], "accumulate is 1 or more"),
+        (["optimiser.ema=2"], "ema is from 0 to below 1"),
+        (["augmentation.flip=7"], "chances are from 0 to 1"),
+        (["reduction.keep_rate=0.5"], "a schedule and no method"),
+        (["model.name=hf:anything"], "cannot change it"),
+        (["model.name=hf:anything", "model.options={}"], "comes with its weights"),
     ],
 )
 def test_what_cannot_be_trained_is_said_before_training(images_folder, tmp_path, changes, words):
@@ -179,8 +189,124 @@ def test_a_loss_that_is_no_number_stops_the_run(images_folder, tmp_path):
     run = Run(small_config(images_folder, "schedule.epochs=9", "optimiser.ema=0"), tmp_path)
     with torch.no_grad():
         run.objective.model.head.weight.fill_(float("nan"))
-    with pytest.raises(RuntimeError, match=r"The loss is nan at step 10.*lower"):
+    with pytest.raises(RuntimeError, match=r"The loss is nan at step 3.*lower"):
         run.train()
+
+
+def test_no_checkpoint_is_written_over_a_good_one_once_the_loss_is_no_number(images_folder, tmp_path):
+    run = Run(small_config(images_folder, "run.checkpoint_steps=1", "schedule.epochs=9", "optimiser.ema=0"), tmp_path)
+
+    def poison():
+        if run.state.step == 1:
+            run.objective.model.head.weight.data.fill_(float("nan"))
+
+    run.objective.after_step = poison
+    with pytest.raises(RuntimeError, match="The loss is nan"):
+        run.train()
+    kept = load_file(tmp_path / CURRENT)["objective/model.pos_embed"]
+    assert kept.isfinite().all()
+
+
+@pytest.mark.parametrize("steps", [(2, 5), (3, 4), (1, 2)])
+def test_more_steps_go_on_within_the_epoch(images_folder, tmp_path, steps):
+    first, then = steps
+    whole = Run(small_config(images_folder, f"run.steps={then}"), tmp_path / "whole").train()
+    Run(small_config(images_folder, f"run.steps={first}"), tmp_path / "more").train()
+    run = Run(small_config(images_folder, f"run.steps={then}"), tmp_path / "more")
+    assert run.resume()
+    outcome = run.train()
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "more"))
+    assert [line["epoch"] for line in outcome.history] == [line["epoch"] for line in whole.history]
+    assert outcome.history[-1]["train"] == whole.history[-1]["train"]
+
+
+def test_a_run_stopped_after_its_last_step_is_closed_when_it_goes_on(images_folder, tmp_path):
+    config = small_config(images_folder, "run.steps=2")
+    assert not Run(config, tmp_path).train(StopsAfter(1)).finished
+    run = Run(config, tmp_path)
+    run.resume()
+    outcome = run.train()
+    assert [line["step"] for line in outcome.history] == [2]
+    assert outcome.best is not None
+    assert (tmp_path / "best").exists()
+
+
+def test_the_best_model_has_the_tokens_it_is_to_have(images_folder, tmp_path):
+    kept = ("reduction.method=evit", "reduction.keep_rate=0.5", "reduction.blocks=1", "reduction.warmup_epochs=2")
+    Run(small_config(images_folder, *kept, "schedule.epochs=4"), tmp_path).train()
+    assert fv.load(tmp_path / "best").foveate.plan.counts == (16, 9, 9)
+
+
+def test_a_run_goes_on_within_the_warm_up(images_folder, tmp_path):
+    kept = ("reduction.method=evit", "reduction.keep_rate=0.5", "reduction.blocks=1", "reduction.warmup_epochs=2")
+    config = small_config(images_folder, *kept)
+    Run(config, tmp_path / "whole").train()
+    Run(config, tmp_path / "stopped").train(StopsAfter(3))
+    run = Run(config, tmp_path / "stopped")
+    run.resume()
+    assert 9 < run.objective.model.foveate.plan.counts[1] < 16
+    run.train()
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "stopped"))
+
+
+def test_the_best_distillation_is_the_one_with_the_least_loss(images_folder, tmp_path):
+    teacher = fv.save(small_teacher(), tmp_path / "teacher")
+    told = ("objective.kind=distill", f"objective.teacher={teacher}", "model.options.num_classes=0")
+    outcome = Run(small_config(images_folder, *told, "schedule.epochs=3", "optimiser.ema=0"), tmp_path / "run").train()
+    losses = [line["val"]["loss"] for line in outcome.history]
+    assert outcome.best == min(losses) < max(losses)
+
+
+def small_teacher():
+    torch.manual_seed(5)
+    return timm.create_model("vit_tiny_patch16_224", **(SMALL | {"embed_dim": 48}), num_classes=0)
+
+
+def test_mixed_labels_are_smoothed(images_folder, tmp_path):
+    run = Run(small_config(images_folder), tmp_path)
+    _, labels = run.mixup(torch.randn(8, 3, 32, 32), torch.zeros(8, dtype=torch.long))
+    torch.testing.assert_close(labels, torch.tensor([[0.95, 0.05]]).expand(8, 2))
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_losses_are_means_however_a_batch_is_divided(images_folder, tmp_path, parts):
+    run = Run(small_config(images_folder, f"optimiser.accumulate={parts}", "optimiser.ema=0"), tmp_path)
+    run.objective.eval()
+    images, labels = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(3)), torch.arange(8) % 2
+    torch.testing.assert_close(run._backward(images, labels)["loss"], run.objective(images, labels)["loss"].detach())
+
+
+def test_other_data_or_another_schedule_are_noticed(images_folder, tmp_path):
+    schedule = fv.save_schedule(fv.Keep([16, 10, 10]), tmp_path / "counts.json")
+    told = ("reduction.method=topk", f"reduction.schedule={schedule}", "run.steps=1")
+    Run(small_config(images_folder, *told), tmp_path / "run").train()
+    fv.save_schedule(fv.Keep([16, 4, 4]), schedule)
+    with pytest.raises(ValueError, match=r"counts \[16, 10, 10\] then, \[16, 4, 4\] now"):
+        Run(small_config(images_folder, *told), tmp_path / "run").resume()
+
+
+def test_a_reduced_model_can_be_reduced_otherwise_or_not_at_all(images_folder, tmp_path):
+    model = timm.create_model("vit_tiny_patch16_224", **SMALL, num_classes=2)
+    saved = fv.save(fv.reduce_(model, fv.TopK(), fv.Keep([16, 8, 8])), tmp_path / "topk")
+    start = (f"model.name={saved}", "model.options={}")
+
+    def counts(*changes):
+        found = Run(small_config(images_folder, *start, *changes), tmp_path / "run").objective.model
+        return found.foveate.plan.counts if hasattr(found, "foveate") else None
+
+    assert counts() == (16, 8, 8)
+    assert counts("reduction.method=none") is None
+    assert counts("reduction.method=evit", "reduction.keep_rate=0.25", "reduction.blocks=1") == (16, 5, 5)
+
+
+def test_torchvision_models_are_trained_and_loaded_again(images_folder, tmp_path, monkeypatch):
+    import torchvision
+
+    tiny = {"image_size": 32, "patch_size": 8, "num_layers": 2, "num_heads": 2, "hidden_dim": 32, "mlp_dim": 64}
+    made = fv.save(torchvision.models.VisionTransformer(**tiny), tmp_path / "tiny")
+    run = Run(small_config(images_folder, f"model.name={made}", "model.options={}", "run.steps=2"), tmp_path / "run")
+    run.train()
+    assert fv.load(tmp_path / "run" / "model").heads.head.out_features == 2
 
 
 def test_the_backbone_stays_when_only_the_classifier_learns(images_folder, tmp_path):

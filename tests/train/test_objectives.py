@@ -1,5 +1,6 @@
 """Small pieces of training: labels, classifiers, freezing, the search of PoWER-BERT, learning rates."""
 
+import json
 import math
 
 import pytest
@@ -9,11 +10,13 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import foveate as fv
-from foveate.train.build import build_optimiser, build_schedule, warm_keep_rate
+from foveate.methods.power import found_counts, soft_extracts
+from foveate.train.build import build_optimiser, build_schedule, spared_by_decay, warm_keep_rate
+from foveate.train.checkpoint import join_optimiser, split_optimiser
 from foveate.train.classifier import classifiers, freeze_, predicted_classes, set_classes_, train_mode_
 from foveate.train.config import OptimiserSection, ReductionSection, ScheduleSection
 from foveate.train.loop import Run
-from foveate.train.objectives import Classify, PowerSearch, correct, logits_of, retained_share
+from foveate.train.objectives import Classify, PowerSearch, correct, hold_mass_, logits_of, retained_share
 from training import SMALL, small_config
 from zoo import images, make
 
@@ -157,7 +160,7 @@ def test_the_search_is_steered_to_the_asked_mass(images_folder, tmp_path):
         "augmentation.cutmix=0",
     ]
     run = Run(small_config(images_folder, *changes, "schedule.epochs=30", "optimiser.ema=0", "data.val="), tmp_path)
-    assert retained_share(run.objective.model).item() == 1
+    assert retained_share(run.objective.model) == 1
     outcome = run.train()
     assert outcome.products["share"] == pytest.approx(0.5, abs=0.005)
     counts = outcome.products["counts"]
@@ -165,3 +168,43 @@ def test_the_search_is_steered_to_the_asked_mass(images_folder, tmp_path):
     assert sum(counts) / (3 * 16) == pytest.approx(0.5, abs=0.1)
     schedule = fv.load_schedule(tmp_path / "schedule.json")
     assert fv.reduce_(vit(), fv.PoWER(), schedule).foveate.plan.counts == tuple(counts)
+
+
+@pytest.mark.parametrize("kind", ["bimodal", "nothing", "later blocks more"])
+@pytest.mark.parametrize("share", [0.3, 0.6])
+def test_the_mass_is_held_whatever_the_search_left(kind, share):
+    """Also where everything is zero, and counted without what comes back in later blocks."""
+    model = fv.reduce_(vit(), fv.PoWERSearch())
+    with torch.no_grad():
+        for block, module in enumerate(soft_extracts(model)):
+            values = {"bimodal": (torch.arange(16) < 4).float(), "nothing": torch.zeros(16)}
+            module.retention.copy_(values.get(kind, torch.full((16,), 0.1 + 0.1 * block)))
+    hold_mass_(model, share)
+    assert retained_share(model) == pytest.approx(share, abs=1e-3)
+    assert sum(found_counts(model)) / (3 * 16) == pytest.approx(share, abs=1 / 16)
+    held = [module.retention.clone() for module in soft_extracts(model)]
+    hold_mass_(model, share / 2)  # enough is there already
+    assert all(torch.equal(a, m.retention) for a, m in zip(held, soft_extracts(model), strict=True))
+
+
+def test_positions_of_any_library_are_spared_by_weight_decay():
+    for family, mark in (
+        ("hf-vit", "position_embeddings"),
+        ("torchvision", "pos_embedding"),
+        ("timm-cls", "pos_embed"),
+    ):
+        assert any(mark in name for name in spared_by_decay(make(family)))
+    with pytest.raises(ValueError, match="layer_decay needs a timm model"):
+        build_optimiser(OptimiserSection(layer_decay=0.5), Classify(make("torchvision")), 8)
+
+
+def test_optimisers_that_count_in_their_groups_are_kept():
+    layer = nn.Linear(2, 2)
+    optimiser = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
+    layer(torch.ones(1, 2)).sum().backward()
+    optimiser.step()
+    optimiser.param_groups[0]["step"] = torch.tensor(7)
+    tensors, values = split_optimiser(optimiser.state_dict())
+    again = join_optimiser(tensors, json.loads(json.dumps(values)))
+    assert again["param_groups"][0]["step"] == 7
+    assert torch.equal(again["state"][0]["momentum_buffer"], optimiser.state_dict()["state"][0]["momentum_buffer"])

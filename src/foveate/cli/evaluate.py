@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import copy
+import json
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,10 +15,11 @@ from foveate.api import cost
 from foveate.cli import output
 from foveate.cli.arguments import Request, add_json, add_methods, add_model, add_schedule, read_requests
 from foveate.cli.models import Loaded, load_from
-from foveate.data import ImageData, Loader, open_data
+from foveate.data import ImageData, Loader, StreamedData, open_data
 from foveate.data.preprocessing import Preprocessing
 from foveate.train.classifier import predicted_classes
 from foveate.train.evaluate import Figures, evaluate_side_by_side
+from foveate.train.loop import CLASSES
 
 DESCRIPTION = "Evaluate a model on images, unreduced and reduced side by side: accuracy, agreement, MACs, speed."
 EPILOG = """\
@@ -37,6 +40,9 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     add_model(parser)
     parser.add_argument("--data", metavar="SOURCE", required=True, help="images; see docs/data.md")
     parser.add_argument("--split", metavar="NAME", default="val", help="the part of them (default: val)")
+    parser.add_argument("--classes", metavar="FILE", type=Path, help="names of the model's classes, in its order")
+    parser.add_argument("--root", metavar="DIR", help="where torchvision: data are")
+    parser.add_argument("--label-column", metavar="NAME", help="the label of hf: data that have several")
     parser.add_argument("--batch-size", metavar="N", type=int, default=32)
     parser.add_argument("--workers", metavar="N", type=int, default=2, help="processes that read images (default: 2)")
     parser.add_argument("--limit", metavar="N", type=int, help="batches to look at, at most")
@@ -79,11 +85,39 @@ def open_loader(args: argparse.Namespace, model: nn.Module) -> Loader:
     classes = predicted_classes(model)
     if classes is None:
         raise ValueError(f"{args.model} predicts no classes, so that nothing can be evaluated. Train a classifier.")
-    data = open_data(args.data, args.split)
-    if data.num_classes is not None and data.num_classes > classes:
-        raise ValueError(f"{args.data} has {data.num_classes} classes, {args.model} predicts {classes}.")
+    data = open_labelled(args, classes)
     transform = Preprocessing.of(model).evaluation()
     return Loader(data, transform, args.batch_size, seed=0, train=False, workers=args.workers)
+
+
+def open_labelled(args: argparse.Namespace, predicted: int) -> ImageData | StreamedData:
+    """The data, with labels that mean what the model's do: a folder alone numbers its classes by what it holds."""
+    options = {"root": args.root, "label_column": args.label_column}
+    given: dict[str, Any] = {name: value for name, value in options.items() if value}
+    names = class_names(args)
+    if names is not None and len(names) != predicted:
+        raise ValueError(f"{len(names)} classes are named, and {args.model} predicts {predicted}.")
+    data = open_data(args.data, args.split, classes=names, allow_empty_classes=True, **given)
+    if names is None and data.classes is not None and len(data.classes) != predicted:
+        raise ValueError(
+            f"{args.data} has {len(data.classes)} classes by name, {args.model} predicts {predicted}: which is which? "
+            "Give --classes FILE, the names of the model's classes in its order, one a line."
+        )
+    if data.num_classes is not None and data.num_classes > predicted:
+        raise ValueError(f"{args.data} has {data.num_classes} classes, {args.model} predicts {predicted}.")
+    return data
+
+
+def class_names(args: argparse.Namespace) -> list[str] | None:
+    """The model's classes in its order, from --classes or from beside a model that was trained here."""
+    beside = Path(args.model) / CLASSES
+    path = args.classes or (beside if beside.is_file() else None)
+    if path is None:
+        return None
+    if not path.is_file():
+        raise ValueError(f"There is no file {path} of class names.")
+    text = path.read_text()
+    return list(json.loads(text)) if path.suffix == ".json" else text.splitlines()
 
 
 def evaluate_with_bar(models: dict[str, nn.Module], loader: Loader, args: argparse.Namespace) -> dict[str, Figures]:

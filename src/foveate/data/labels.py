@@ -57,7 +57,7 @@ def declared_labels(
     numbers = np.asarray(values, dtype=np.int64).reshape(-1)
     _check_range(numbers, len(classes), lambda i: f"{where}, image {i}")
     if request.classes is not None:
-        check_same_classes(classes, request.classes, where)
+        check_same_classes(classes, request.classes, where, request.allow_empty_classes)
         numbers = np.array([request.classes.index(name) for name in classes], dtype=np.int64)[numbers]
         classes = request.classes
     if request.num_classes not in (None, len(classes)):
@@ -125,9 +125,10 @@ def _check_range(values: NDArray[np.int64], count: int, place: Callable[[int], s
         raise DataError(f"{place(int(wrong[0]))}: label {values[wrong[0]]} is outside 0..{count - 1}{more}.")
 
 
-def check_same_classes(found: Sequence[str], wanted: Sequence[str], where: str) -> None:
-    """Both lists must name the same classes; the order may differ."""
+def check_same_classes(found: Sequence[str], wanted: Sequence[str], where: str, may_lack: bool = False) -> None:
+    """Both lists must name the same classes, unless some may be lacking; the order may differ."""
     missing, extra = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
+    missing = [] if may_lack else missing
     if missing or extra:
         parts = [f"{words} {first_few(names)}" for words, names in (("lacks", missing), ("adds", extra)) if names]
         raise DataError(f"{where} has other classes than expected: it {' and '.join(parts)}.")

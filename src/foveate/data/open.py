@@ -35,7 +35,8 @@ def open_data(
 ) -> ImageData | StreamedData:
     """Open one split of ``spec`` and check all that can be known without decoding images.
 
-    Give ``classes`` (or ``num_classes``) of the training data when you open the others, so that labels mean the same.
+    Give ``classes`` (or ``num_classes``) of the training data when you open the others, so that labels mean the same;
+    with ``allow_empty_classes`` these may hold a part of them.
     ``label_column`` is for `hf:`, ``length`` (images in all shards) for `wds:` behind URLs, ``root`` and
     ``download`` are for `torchvision:`.
     """

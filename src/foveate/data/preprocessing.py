@@ -65,6 +65,11 @@ class Preprocessing:
         mean, std = (torch.tensor(c, device=pixels.device).view(3, 1, 1) for c in (self.mean, self.std))
         return (pixels.float() / 255 - mean) / std
 
+    def pixels(self, images: Tensor) -> Tensor:
+        """The inverse of ``normalise``, from 0 to 255."""
+        mean, std = (torch.tensor(c, device=images.device).view(3, 1, 1) for c in (self.mean, self.std))
+        return (images.float() * std + mean) * 255
+
     def evaluation(self) -> Callable[[Image.Image], Tensor]:
         """timm's transform for evaluation: an image in, the model's numbers out."""
         return self._transform(normalize=True)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+from accelerate import Accelerator
+from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin
 from PIL import Image
 from timm.data import Mixup, create_transform
 from timm.optim import create_optimizer_v2, param_groups_layer_decay, param_groups_weight_decay
@@ -20,7 +23,15 @@ from foveate.methods.options import build as build_method
 from foveate.models.by_name import load_model
 from foveate.schedule import Schedule
 from foveate.train.classifier import freeze_, set_classes_
-from foveate.train.config import DataSection, OptimiserSection, ReductionSection, ScheduleSection, TrainConfig
+from foveate.train.config import (
+    AugmentationSection,
+    DataSection,
+    ModelSection,
+    OptimiserSection,
+    ReductionSection,
+    ScheduleSection,
+    TrainConfig,
+)
 from foveate.train.distill import Distil
 from foveate.train.dynamic import Dynamic, initial_teacher
 from foveate.train.objectives import Classify, Objective, PowerSearch
@@ -28,11 +39,30 @@ from foveate.train.objectives import Classify, Objective, PowerSearch
 Data = ImageData | StreamedData
 
 
+def build_accelerator(precision: str) -> Accelerator:
+    """accelerate's device and processes. Batches are divided by the loop, so its own accumulation stays off."""
+    try:
+        return Accelerator(
+            mixed_precision=precision,
+            gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
+            # a mask token, a head that distillation does not read: models have parameters without a gradient
+            kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
+        )
+    except ValueError as error:
+        raise ValueError(f"optimiser.precision={precision} cannot be had here: {error}") from error
+
+
 def open_both(section: DataSection) -> tuple[Data, Data | None]:
     """The data to train on and to evaluate on; what is wrong with either is said before anything is trained."""
     if not section.source:
         raise DataError("There is nothing to train on. Give --data, see docs/data.md for what it can be.")
-    given = {"length": section.epoch_images, "label_column": section.label_column, "root": section.root}
+    given = {
+        "length": section.epoch_images,
+        "label_column": section.label_column,
+        "root": section.root,
+        "num_classes": section.num_classes,
+        "allow_empty_classes": section.allow_empty_classes,
+    }
     options: dict[str, Any] = {name: value for name, value in given.items() if value}
     options |= {"download": True} if section.download else {}
     train = open_data(section.source, section.train, **options)
@@ -41,7 +71,7 @@ def open_both(section: DataSection) -> tuple[Data, Data | None]:
     if not section.val:
         return train, None
     same: dict[str, Any] = {"classes": train.classes} if train.classes else {"num_classes": train.num_classes}
-    options.pop("length", None)
+    options = {name: value for name, value in options.items() if name not in ("length", "num_classes")}
     return train, open_data(section.source, section.val, **options, **(same if section.labels else {}))
 
 
@@ -50,9 +80,14 @@ def build_model(config: TrainConfig, num_classes: int | None) -> nn.Module:
     section = config.model
     if not section.name:
         raise ValueError("There is nothing to train. Give --model, such as deit_small_patch16_224.")
-    classes: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
+    check_start(section)
+    options = dict(section.options)
+    if num_classes is not None and not section.name.startswith(
+        "torchvision:"
+    ):  # whose weights have a head of their own
+        options["num_classes"] = num_classes
     pretrained = section.pretrained and not section.weights  # a file of weights outranks the library's
-    model = load_model(section.name, pretrained=pretrained, weights=section.weights, options=classes | section.options)
+    model = load_model(section.name, pretrained=pretrained, weights=section.weights, options=options)
     if num_classes is not None:
         set_classes_(model, num_classes)
     reduce_as_told_(model, config.reduction)
@@ -60,12 +95,28 @@ def build_model(config: TrainConfig, num_classes: int | None) -> nn.Module:
     return model
 
 
+def check_start(section: ModelSection) -> None:
+    """Refuse what the source of a model could only ignore."""
+    transformers, saved = section.name.startswith("hf:"), Path(section.name).is_dir()
+    if (transformers or saved) and section.options:
+        raise ValueError(
+            f"{section.name} brings its own architecture, and model.options={section.options} cannot change it. "
+            "Leave them out: --set model.options={}."
+        )
+    if transformers and not section.pretrained:
+        raise ValueError(f"{section.name} comes with its weights. Say so: --set model.pretrained=true.")
+
+
 def reduce_as_told_(model: nn.Module, section: ReductionSection) -> None:
-    """Reduce ``model``; one that comes reduced stays so unless the recipe names a method."""
-    if not section.method:
-        return
-    if reduction_of(model) is not None:
+    """Reduce ``model``; one that comes reduced stays so unless the recipe names a method, or ``none``."""
+    if section.method and reduction_of(model) is not None:
         fv.restore_(model)
+    if section.method == "none":
+        return
+    if not section.method:
+        if schedule_of(section) is not None or section.warms_up:
+            raise ValueError("reduction has a schedule and no method. Name one, or none: --set reduction.method=none.")
+        return
     method = build_method(section.method, section.options)
     if section.warms_up and not section.keep_rate:
         raise ValueError("reduction.warmup_start and warmup_epochs let reduction.keep_rate fall, which is not set.")
@@ -125,12 +176,17 @@ def training_transform(config: TrainConfig, model: nn.Module) -> Callable[[Image
     wanted, section = Preprocessing.of(model), config.augmentation
     if section.kind == "evaluation":
         return wanted.evaluation()
-    if len(section.scale) != 2:
-        raise ValueError(f"augmentation.scale is two numbers, least and most; got {section.scale}.")
+    try:
+        return _random_transform(section, wanted)
+    except (AssertionError, KeyError, NotImplementedError) as error:
+        raise ValueError(f"timm has no such auto_augment or interpolation: {error!r}.") from error
+
+
+def _random_transform(section: AugmentationSection, wanted: Preprocessing) -> Callable[[Image.Image], Tensor]:
     return create_transform(
         (3, wanted.height, wanted.width),
         is_training=True,
-        scale=section.scale,
+        scale=(section.scale[0], section.scale[1]),
         hflip=section.flip,
         color_jitter=section.colour_jitter,
         auto_augment=section.auto_augment or None,
@@ -161,9 +217,11 @@ def build_optimiser(section: OptimiserSection, objective: Objective, batch_size:
     lr = section.lr * (batch_size / section.lr_batch if section.lr_batch else 1)
     groups = objective.own_groups()
     own = {id(p) for group in groups for p in group["params"]}
-    spared: set[str] = getattr(objective.model, "no_weight_decay", set)()
+    spared = spared_by_decay(objective.model)
     options: dict[str, Any] = {"weight_decay": section.weight_decay, "no_weight_decay_list": spared}
     if section.layer_decay:
+        if not hasattr(objective.model, "group_matcher"):
+            raise ValueError(f"optimiser.layer_decay needs a timm model; this is a {type(objective.model).__name__}.")
         rest = param_groups_layer_decay(objective.model, layer_decay=section.layer_decay, **options)
     else:
         rest = param_groups_weight_decay(objective.model, **options)
@@ -178,6 +236,14 @@ def build_optimiser(section: OptimiserSection, objective: Objective, batch_size:
         raise ValueError("Every parameter is frozen; there is nothing to train.")
     betas: dict[str, Any] = {"betas": section.betas} if section.betas else {}
     return create_optimizer_v2(groups, opt=section.name, lr=lr, **betas)
+
+
+def spared_by_decay(model: nn.Module) -> set[str]:
+    """Positions and prefix tokens, which no library decays; timm's models name theirs."""
+    if hasattr(model, "no_weight_decay"):
+        return set(model.no_weight_decay())  # type: ignore[operator]
+    marks = ("position_embedding", "pos_embedding", "cls_token", "class_token", "class_embedding", "register_tokens")
+    return {name for name, _ in model.named_parameters() if any(mark in name for mark in marks)}
 
 
 def build_schedule(section: ScheduleSection, optimiser: optim.Optimizer, epoch_steps: int) -> CosineLRScheduler:

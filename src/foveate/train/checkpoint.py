@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,16 +91,25 @@ def split_optimiser(state: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str,
     for index, entries in state["state"].items():
         for name, value in entries.items():
             (tensors if isinstance(value, Tensor) else numbers)[f"{index}/{name}"] = value
-    return tensors, {"numbers": numbers, "groups": state["param_groups"]}
+    groups = [dict(group) for group in state["param_groups"]]
+    for number, group in enumerate(groups):
+        for name in [name for name, value in group.items() if isinstance(value, Tensor)]:
+            tensors[f"group/{number}/{name}"] = group.pop(name)  # some optimisers count their steps there
+    return tensors, {"numbers": numbers, "groups": groups}
 
 
 def join_optimiser(tensors: dict[str, Tensor], values: dict[str, Any]) -> dict[str, Any]:
     """The inverse of ``split_optimiser``."""
     state: dict[int, dict[str, Any]] = {}
+    groups = [dict(group) for group in values["groups"]]
     for path, value in {**tensors, **values["numbers"]}.items():
         index, _, name = path.partition("/")
-        state.setdefault(int(index), {})[name] = value
-    return {"state": state, "param_groups": values["groups"]}
+        if index == "group":
+            number, _, name = name.partition("/")
+            groups[int(number)][name] = value
+        else:
+            state.setdefault(int(index), {})[name] = value
+    return {"state": state, "param_groups": groups}
 
 
 def load_strictly(module: torch.nn.Module, tensors: dict[str, Tensor], what: str) -> None:
@@ -110,3 +120,10 @@ def load_strictly(module: torch.nn.Module, tensors: dict[str, Tensor], what: str
         extra = sorted(set(tensors) - set(own))
         raise ValueError(f"The checkpoint's {what} does not fit: differing {wrong[:3]}, unknown {extra[:3]}.")
     module.load_state_dict(tensors)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """All of a file or nothing."""
+    temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}.tmp")
+    temporary.write_text(text)
+    temporary.replace(path)

@@ -34,6 +34,7 @@ def set_classes_(model: Any, num_classes: int) -> None:
         model.config.num_labels = model.num_labels = num_classes
     elif isinstance(getattr(getattr(model, "heads", None), "head", None), nn.Linear):
         model.heads.head = nn.Linear(model.heads.head.in_features, num_classes)
+        model.num_classes = num_classes
     else:
         raise ValueError(
             f"{type(model).__name__} has no classifier that foveate can replace. Use a model for image classification."

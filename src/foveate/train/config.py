@@ -37,7 +37,7 @@ class ReductionSection:
     """How the model keeps fewer tokens while it is trained; nothing where ``method`` is empty."""
 
     method: str = ""
-    """A name of ``foveate methods``."""
+    """A name of ``foveate methods``; empty: as the model comes; ``none``: with all its tokens."""
     options: Options = field(default_factory=dict)
     keep_rate: float = 0.0
     """Keep this share of the tokens at ``blocks``; 0: not used."""
@@ -87,6 +87,10 @@ class DataSection:
     """Whether ``torchvision:`` data may be fetched to ``root``."""
     label_column: str = ""
     """The label of ``hf:`` data that have several."""
+    num_classes: int = 0
+    """Classes of data that do not say; 0 elsewhere."""
+    allow_empty_classes: bool = False
+    """Whether a class may be without images."""
 
 
 @dataclass(frozen=True)
@@ -207,6 +211,37 @@ class TrainConfig:
     schedule: ScheduleSection = field(default_factory=ScheduleSection)
     objective: ObjectiveSection = field(default_factory=ObjectiveSection)
     run: RunSection = field(default_factory=RunSection)
+
+    def check(self) -> None:
+        """Refuse values that no run can have, before anything is built."""
+        optimiser, schedule, augmentation = self.optimiser, self.schedule, self.augmentation
+        low, high = (*augmentation.scale, 0.0, 0.0)[:2]
+        chances = (augmentation.flip, augmentation.erase, augmentation.mix_chance, augmentation.cutmix_share)
+        rules = {
+            "run.eval_epochs is 1 or more": self.run.eval_epochs >= 1,
+            "run.steps and checkpoint_steps are 0 or more": min(self.run.steps, self.run.checkpoint_steps) >= 0,
+            "data.batch_size is 1 or more": self.data.batch_size >= 1,
+            "optimiser.accumulate is 1 or more": optimiser.accumulate >= 1,
+            "optimiser.ema is from 0 to below 1": 0 <= optimiser.ema < 1,
+            "optimiser.betas are two numbers, or none": len(optimiser.betas) in (0, 2),
+            "optimiser.lr is above 0": optimiser.lr > 0,
+            "optimiser.clip_norm, weight_decay and lr_batch are 0 or more": min(
+                optimiser.clip_norm, optimiser.weight_decay, optimiser.lr_batch
+            )
+            >= 0,
+            "schedule.epochs and cycles are 1 or more": min(schedule.epochs, schedule.cycles) >= 1,
+            "objective.smoothing is from 0 to below 1": 0 <= self.objective.smoothing < 1,
+            "augmentation.scale is two numbers, 0 < least <= most <= 1": len(augmentation.scale) == 2
+            and 0 < low <= high <= 1,
+            "augmentation's chances are from 0 to 1": min(chances) >= 0 and max(chances) <= 1,
+            "reduction.warmup_start and warmup_epochs are 0 or more": min(
+                self.reduction.warmup_start, self.reduction.warmup_epochs
+            )
+            >= 0,
+        }
+        broken = [words for words, holds in rules.items() if not holds]
+        if broken:
+            raise ValueError(f"{broken[0]}. `foveate recipes NAME` shows values that work.")
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON; ``read_config`` is its inverse."""

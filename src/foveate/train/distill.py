@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
 from foveate.adapters import Trace, encode, find_adapter, reduction_of
+from foveate.data.preprocessing import Preprocessing
+from foveate.train.classifier import classifiers
 from foveate.train.objectives import Losses, Objective
 
 
@@ -39,6 +41,10 @@ class Distil(Objective):
         width, target = (find_adapter(m).shape(m, grid_of(m)).blocks[0].dim for m in (model, teacher))
         self.class_projection = nn.Linear(width, target)
         self.patch_projection = nn.Linear(width, target) if tokens == "all" else None
+        for layer in classifiers(model):
+            layer.requires_grad_(False)  # nothing is predicted here
+        ours, theirs = Preprocessing.of(model), Preprocessing.of(teacher)
+        self._colours = None if (ours.mean, ours.std) == (theirs.mean, theirs.std) else (ours, theirs)
 
     @property
     def teacher(self) -> nn.Module:
@@ -64,6 +70,9 @@ class Distil(Objective):
     @torch.no_grad()
     def _targets(self, images: Tensor) -> tuple[Tensor, Tensor]:
         self.teacher.to(images.device)
+        if self._colours is not None:  # images come in the student's colours
+            ours, theirs = self._colours
+            images = theirs.normalise(ours.pixels(images))
         tokens, _ = final_tokens(self.teacher, images, record=False)
         return normalised(tokens.cls), normalised(tokens.patches)
 
@@ -123,10 +132,11 @@ def check_pair(student: Any, teacher: Any, tokens: str) -> None:
     for who, model in (("student", student), ("teacher", teacher)):
         if not find_adapter(model).has_cls(model):
             raise ValueError(f"Distillation compares class tokens; the {who} has none.")
-    sizes = [find_adapter(m).image_size(m) for m in (student, teacher)]
-    if sizes[0] != sizes[1]:
-        raise ValueError(f"The student takes images of {sizes[0]}, the teacher of {sizes[1]}; both see the same ones.")
-    grids = grid_of(student), grid_of(teacher)
+    size = find_adapter(student).image_size(student)[1:]
+    try:
+        grids = grid_of(student), find_adapter(teacher).grid(teacher, *size)
+    except ValueError as error:
+        raise ValueError(f"Student and teacher see the same images; the teacher refuses them. {error}") from error
     if tokens == "all" and grids[0] != grids[1]:
         raise ValueError(
             f"Patch tokens are compared place by place; the student has {grids[0]} patches and the teacher {grids[1]}. "

@@ -33,12 +33,12 @@ def evaluate(
         sums = {name: sums.get(name, torch.zeros_like(value)) + value for name, value in found.items()}
         count += len(batch)
         if reporter is not None:
-            reporter.evaluated(len(batch))
+            reporter.evaluated(int(count))
     return _means(sums, count, accelerator)
 
 
 def _means(sums: Sums, count: Tensor, accelerator: Accelerator) -> dict[str, float]:
-    names = accelerator_names(sums, accelerator)
+    names = names_everywhere(sums, accelerator)
     zero = torch.zeros((), device=accelerator.device)
     total = accelerator.reduce(count, "sum").item()
     if not total:
@@ -47,7 +47,7 @@ def _means(sums: Sums, count: Tensor, accelerator: Accelerator) -> dict[str, flo
     return {name: 100 * mean if name.startswith("top") else mean for name, mean in means.items()} | {"images": total}
 
 
-def accelerator_names(sums: Sums, accelerator: Accelerator) -> list[str]:
+def names_everywhere(sums: Sums, accelerator: Accelerator) -> list[str]:
     """The names of the sums; a process that had no image at all learns them from the others."""
     if accelerator.num_processes == 1:
         return list(sums)

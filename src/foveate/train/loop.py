@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -13,15 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
+from accelerate.utils import gather_object
 from timm.utils import ModelEmaV3
 from torch import Tensor
 
 import foveate as fv
+from foveate.adapters import reduction_of
 from foveate.data import Batch, Loader
-from foveate.data.order import seed_everything
+from foveate.data.order import seed_everything, seed_from
 from foveate.data.preprocessing import Preprocessing
 from foveate.train.build import (
+    build_accelerator,
     build_mixup,
     build_model,
     build_objective,
@@ -37,6 +38,7 @@ from foveate.train.checkpoint import (
     join_optimiser,
     load_strictly,
     read_checkpoint,
+    replace_text,
     split_optimiser,
     write_checkpoint,
 )
@@ -45,7 +47,10 @@ from foveate.train.config import TrainConfig
 from foveate.train.evaluate import evaluate
 from foveate.train.objectives import Moment, Objective
 from foveate.train.progress import Reporter, Stopper
+from foveate.train.same_run import check_same_run, check_same_things
 
+CLASSES = "classes.json"
+"""Beside a saved model: the names of its classes, in its order."""
 SAY_EVERY = 10
 """Steps from one look at the losses to the next."""
 
@@ -82,8 +87,9 @@ class Run:
     """One training run: its parts, built from a configuration, and the loop over them."""
 
     def __init__(self, config: TrainConfig, directory: Path, reporter: Reporter | None = None) -> None:
+        config.check()
         self.config, self.directory = config, directory
-        self.accelerator = Accelerator(mixed_precision=config.optimiser.precision)
+        self.accelerator = build_accelerator(config.optimiser.precision)
         self.rank, self.world = self.accelerator.process_index, self.accelerator.num_processes
         self.reporter = reporter or Reporter(quiet=True)
         seed_everything(config.run.seed)  # every process builds the same model
@@ -94,6 +100,8 @@ class Run:
         self.train_loader = self._loader(train_data, training_transform(config, model), train=True)
         evaluation = Preprocessing.of(model).evaluation()
         self.val_loader = None if val_data is None else self._loader(val_data, evaluation, train=False)
+        self.classes = list(train_data.classes or ()) if classes is not None else []
+        self.identity = self._identify()
         self.mixup = build_mixup(config, classes)
         self.optimiser = build_optimiser(config.optimiser, self.objective, config.data.batch_size)
         self.rates = build_schedule(config.schedule, self.optimiser, len(self.train_loader))
@@ -104,6 +112,16 @@ class Run:
         self.state = State()
         self._losses: dict[str, Tensor] = {}
         self._check_parts()
+
+    def _identify(self) -> dict[str, Any]:
+        """What a checkpoint has to agree with, and no value of the configuration says."""
+        reduction = reduction_of(self.objective.model)
+        counts = None if reduction is None else list(reduction.plan.counts)
+        return {
+            "images": len(self.train_loader) * self.config.data.batch_size,
+            "classes": self.classes,
+            "counts": counts,
+        }
 
     def _loader(self, data: Any, transform: Any, train: bool) -> Loader:
         section = self.config.data
@@ -135,7 +153,8 @@ class Run:
         self.directory.mkdir(parents=True, exist_ok=True)
         epochs = self.config.schedule.epochs * self.config.schedule.cycles
         last_saved = time.monotonic()
-        with self.reporter.running(self.directory, self.state.step, epochs * len(self.train_loader)):
+        steps = min(epochs * len(self.train_loader), self.config.run.steps or math.inf)
+        with self.reporter.running(self.directory, self.state.step, int(steps)):
             while self.state.epoch < epochs and not self._enough():
                 for batch in self._batches():
                     self._step(batch)
@@ -147,8 +166,9 @@ class Run:
                         last_saved = time.monotonic()
                     if self._enough():
                         break
-                self._end_epoch(epochs)
-                last_saved = time.monotonic()
+                if self.state.batch == len(self.train_loader):
+                    self._end_epoch(epochs)
+                    last_saved = time.monotonic()
             return self._finish()
 
     def _enough(self) -> bool:
@@ -171,7 +191,8 @@ class Run:
     def _step(self, batch: Batch) -> None:
         state, config = self.state, self.config
         seed_everything(config.run.seed, state.step, self.rank)  # dropout and Mixup of this step, resumed or not
-        moment = Moment(state.step, state.epoch + state.batch / len(self.train_loader))
+        torch.manual_seed(seed_from(config.run.seed, state.step, self.rank))  # on the accelerator too
+        moment = self._now()
         self._set_time(moment)
         images, labels = batch.images.to(self.accelerator.device), batch.labels.to(self.accelerator.device)
         if self.mixup is not None:
@@ -188,15 +209,21 @@ class Run:
             self.ema.update(self.objective.model, step=state.step)
         self._count(losses, len(batch) * self.world)
 
+    def _now(self) -> Moment:
+        return Moment(self.state.step, self.state.epoch + self.state.batch / len(self.train_loader))
+
     def _set_time(self, moment: Moment) -> None:
         """What changes over time: the learning rate, the keep rate, and what the objective says."""
         self.rates.step_update(moment.step % (self.config.schedule.epochs * len(self.train_loader)))
+        self._set_keep_rate(moment)
+        self.objective.before_step(moment)
+
+    def _set_keep_rate(self, moment: Moment) -> None:
         section = self.config.reduction
         if section.warms_up:
-            rate = warm_keep_rate(section, moment.epoch)
+            schedule = fv.KeepRate(warm_keep_rate(section, moment.epoch), section.blocks or None)
             for model in filter(None, (self.objective.model, self.ema and self.ema.module)):
-                fv.reschedule_(model, fv.KeepRate(rate, section.blocks or None))
-        self.objective.before_step(moment)
+                fv.reschedule_(model, schedule)
 
     def _backward(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Gradients of the whole batch, in as many parts as the recipe says; returns the mean losses."""
@@ -225,8 +252,8 @@ class Run:
     def _refuse_nonsense(self, loss: float) -> None:
         if not math.isfinite(loss) and self.config.optimiser.precision != "fp16":  # whose scaler skips such steps
             raise RuntimeError(
-                f"The loss is {loss} at step {self.state.step}. The last checkpoint is kept; try a lower "
-                "optimiser.lr, or optimiser.clip_norm=1."
+                f"The loss is {loss} at step {self.state.step}. Start again with a lower optimiser.lr, or with "
+                "optimiser.clip_norm=1; the last checkpoint in the run's directory is from before."
             )
 
     def _summed(self) -> dict[str, float]:
@@ -235,16 +262,23 @@ class Run:
 
     def _end_epoch(self, epochs: int) -> None:
         state = self.state
-        means = {name: total / state.batch for name, total in self._summed().items()}
-        line: dict[str, Any] = {"epoch": state.epoch, "step": state.step, "train": means, **self.reporter.pace()}
         last = state.epoch + 1 == epochs or self._enough()
-        if self.val_loader is not None and (last or (state.epoch + 1) % self.config.run.eval_epochs == 0):
-            line["val"] = self.evaluate()
-            self._keep_best(line["val"])
-        line["broken"] = self.train_loader.broken
-        state.history.append(line)
+        self._tell(evaluated=last or (state.epoch + 1) % self.config.run.eval_epochs == 0)
         state.epoch, state.batch, self._losses = state.epoch + 1, 0, {}
         self.save()
+
+    def _tell(self, evaluated: bool) -> None:
+        """Write the line of this epoch, instead of one from an earlier moment of it."""
+        state, summed = self.state, self._summed()
+        self._refuse_nonsense(sum(summed.values()))
+        means = {name: total / max(state.batch, 1) for name, total in summed.items()}
+        line: dict[str, Any] = {"epoch": state.epoch, "step": state.step, "train": means, **self.reporter.pace()}
+        if self.val_loader is not None and evaluated:
+            self._set_keep_rate(self._now())
+            line["val"] = self.evaluate()
+            self._keep_best(line["val"])
+        line["broken"] = self.train_loader.broken + (self.val_loader.broken if self.val_loader else 0)
+        state.history = [*(old for old in state.history if old["epoch"] != state.epoch), line]
         self.reporter.epoch(line)
 
     def evaluate(self) -> dict[str, float]:
@@ -255,6 +289,10 @@ class Run:
         return evaluate(self.objective, model, batches, self.accelerator, self.reporter)
 
     def _keep_best(self, figures: dict[str, float]) -> None:
+        """Write the model where it is better than before; with the tokens it is to have, not with more."""
+        section = self.config.reduction
+        if self._now().epoch < section.warmup_start + section.warmup_epochs:
+            return
         value, sign = figures[self.objective.better], self.objective.sign
         if self.state.best is None or sign * value > sign * self.state.best:
             self.state.best = value
@@ -265,10 +303,13 @@ class Run:
     def _write_model(self, name: str) -> None:
         if self.accelerator.is_main_process:
             fv.save(self.objective.model if self.ema is None else self.ema.module, self.directory / name)
+            if self.classes:
+                replace_text(self.directory / name / CLASSES, json.dumps(self.classes, indent=0))
 
     def save(self) -> None:
-        """Write a checkpoint and the log, in one process."""
+        """Write a checkpoint and the log, in one process; not over a good one when the losses are none."""
         self.state.sums = self._summed()
+        self._refuse_nonsense(sum(self.state.sums.values()))
         if self.accelerator.is_main_process:
             write_checkpoint(self.directory, self._checkpoint())
             lines = "".join(json.dumps(line) + "\n" for line in self.state.history)
@@ -279,7 +320,7 @@ class Run:
         tensors, groups = split_optimiser(self.optimiser.state_dict())
         scaler = self.accelerator.scaler
         values = {"state": vars(self.state), "optimiser": groups, "scaler": scaler.state_dict() if scaler else None}
-        values["config"] = self.config.as_dict()
+        values |= {"config": self.config.as_dict(), "identity": self.identity}
         kept = {"objective": self.objective.state_dict(), "optimiser": tensors}
         if self.ema is not None:
             kept["ema"] = self.ema.module.state_dict()
@@ -288,10 +329,12 @@ class Run:
     def resume(self) -> bool:
         """Go on from the directory's checkpoint; False where there is none."""
         path = find_checkpoint(self.directory)
+        self._check_everyone_found(path)
         if path is None:
             return False
         found = read_checkpoint(path)
         check_same_run(found.values["config"], self.config)
+        check_same_things(found.values["identity"], self.identity)
         load_strictly(self.objective, found.tensors["objective"], "model")
         if self.ema is not None:
             load_strictly(self.ema.module, found.tensors["ema"], "moving average")
@@ -301,9 +344,18 @@ class Run:
         self.state = State(**found.values["state"])
         device = self.accelerator.device
         self._losses = {n: torch.tensor(v, dtype=torch.float64, device=device) for n, v in self.state.sums.items()}
+        self._set_keep_rate(self._now())
         return True
 
+    def _check_everyone_found(self, path: Path | None) -> None:
+        found = [None if path is None else path.stat().st_size]
+        if self.world > 1 and len({*gather_object(found)}) > 1:
+            raise ValueError(f"Not every process sees the same checkpoint in {self.directory}; share the directory.")
+
     def _finish(self) -> Outcome:
+        if self.state.batch and all(line["step"] != self.state.step for line in self.state.history):
+            self._tell(evaluated=True)  # steps ran out within an epoch
+            self.save()
         self._write_model("model")
         products = self.objective.finish(self.directory) if self.accelerator.is_main_process else {}
         return self._outcome(finished=True, products=products)
@@ -311,34 +363,3 @@ class Run:
     def _outcome(self, finished: bool, products: dict[str, Any] | None = None) -> Outcome:
         self.accelerator.wait_for_everyone()
         return Outcome(self.directory, finished, self.state.history, self.state.best, products or {})
-
-
-FREE_TO_CHANGE = {
-    *("run.checkpoint_minutes", "run.checkpoint_steps", "run.steps"),
-    *("data.workers", "data.max_broken", "data.source"),
-}
-"""What says how a run is carried out, not what it computes."""
-
-
-def check_same_run(saved: dict[str, Any], config: TrainConfig) -> None:
-    """A run goes on as it began; what only says how it runs may change."""
-    now = config.as_dict()
-    differing = []
-    for section, values in now.items():
-        old = saved.get(section)
-        if not isinstance(values, dict):
-            continue
-        differing += [f"{section}.{name}" for name, value in values.items() if not old or old.get(name) != value]
-    differing = [path for path in differing if path not in FREE_TO_CHANGE]
-    if differing:
-        raise ValueError(
-            f"The checkpoint belongs to a run with other values of {', '.join(differing[:5])}. "
-            "Resume it with the values it had, or start a new run in another directory."
-        )
-
-
-def replace_text(path: Path, text: str) -> None:
-    """All of a file or nothing."""
-    temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}.tmp")
-    temporary.write_text(text)
-    temporary.replace(path)

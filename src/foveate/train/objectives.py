@@ -89,7 +89,7 @@ class PowerSearch(Classify):
     """Cross-entropy and PoWER-BERT's penalty on retained mass: L + lambda sum_l l * mass(l).
 
     The paper tries several lambdas and takes the counts they lead to. Here a share of the tokens can be asked for
-    (``mass``): the penalty pulls the mass down to it, and below it all retention parameters are scaled up again;
+    (``mass``): the penalty pulls the mass down to it, and below it all retention parameters are raised again;
     loss and penalty then decide where the mass is.
     """
 
@@ -115,26 +115,30 @@ class PowerSearch(Classify):
     def finish(self, directory: Path) -> dict[str, Any]:
         counts = found_counts(self.model)
         path = fv.save_schedule(fv.Keep(counts), directory / "schedule.json")
-        return {"counts": list(counts), "share": retained_share(self.model).item(), "schedule": str(path)}
+        return {"counts": list(counts), "share": retained_share(self.model), "schedule": str(path)}
 
 
-def retained_share(model: nn.Module) -> Tensor:
-    """Mass that is retained over all blocks, as a share of all tokens."""
-    return torch.cat([module.retention.detach() for module in soft_extracts(model)]).mean()
+@torch.no_grad()
+def retained_share(model: nn.Module, raised: float = 0.0) -> float:
+    """Tokens the search leaves over all blocks, as a share of all, with every parameter ``raised`` by so much.
+
+    A token that is gone does not come back, so that no block retains more than one before it.
+    """
+    retained = torch.stack([module.retention for module in soft_extracts(model)]) + raised
+    return retained.clamp(0, 1).mean(dim=1).cummin(dim=0).values.mean().item()
 
 
 @torch.no_grad()
 def hold_mass_(model: nn.Module, share: float) -> None:
-    """Where less than ``share`` is retained, scale all retention parameters alike until it is just that."""
+    """Where less than ``share`` is retained, raise all retention parameters alike until it is just that."""
     if retained_share(model) >= share:
         return
-    retained = torch.cat([module.retention for module in soft_extracts(model)])
-    low, high = 1.0, 1 / max(share, 1e-6) * max(1.0, 1 / retained.mean().item())
-    for _ in range(40):  # the share rises with the factor: halve the interval
+    low, high = 0.0, 1.0
+    for _ in range(30):  # the share rises with the amount: halve the interval
         middle = (low + high) / 2
-        low, high = (middle, high) if (middle * retained).clamp(max=1).mean() < share else (low, middle)
+        low, high = (middle, high) if retained_share(model, middle) < share else (low, middle)
     for module in soft_extracts(model):
-        module.retention.mul_(high).clamp_(max=1)
+        module.retention.add_(high).clamp_(0, 1)
 
 
 def logits_of(output: Any) -> Tensor:

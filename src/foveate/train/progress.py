@@ -74,13 +74,15 @@ class Reporter:
             self.console.print(words, highlight=False)
 
     def images(self, number: int) -> None:
-        """So many more images have been trained on."""
+        """So many more images have been trained on, in one step."""
         self._images += number
+        if self.bar is not None:
+            self.bar.advance(self.task)
 
     def step(self, step: int, losses: dict[str, float], rate: float) -> None:
         words = f"loss {sum(losses.values()):.4f}  lr {rate:.2e}  {self._pace():.1f} img/s"
         if self.bar is not None:
-            self.bar.update(self.task, completed=step, words=words)
+            self.bar.update(self.task, words=words)
         elif not self.quiet and time.monotonic() - self._said > EVERY_SECONDS:
             self._said = time.monotonic()
             self.say(f"step {step}  {words}")
@@ -89,7 +91,9 @@ class Reporter:
                 self.board.add_scalar(f"train/{name}", value, step)
 
     def evaluated(self, images: int) -> None:
-        """A batch of an evaluation is done; nothing is said of it yet."""
+        """So many images of an evaluation are done."""
+        if self.bar is not None:
+            self.bar.update(self.task, words=f"evaluated {images} images")
 
     def _pace(self) -> float:
         return self._images / max(time.monotonic() - self._began, 1e-9)
