@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 
 import torch
-from evit_recovery import SHORT, top1
-from imagenette import data, folder, parser, say, ten_way_vit_tiny, train
+from evit_recovery import top1
+from imagenette import SHORT, data, folder, parser, say, ten_way_vit_tiny, train
 
 import foveate as fv
 from foveate.adapters import recording, reduction_of

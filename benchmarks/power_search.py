@@ -8,8 +8,8 @@ the counts that were found, and with an equal share at blocks 3, 6 and 9 at the 
 
 from __future__ import annotations
 
-from evit_recovery import SHORT, top1
-from imagenette import folder, parser, say, ten_way_vit_tiny, train
+from evit_recovery import top1
+from imagenette import SHORT, folder, parser, say, ten_way_vit_tiny, train
 
 import foveate as fv
 

@@ -60,6 +60,27 @@ def test_a_model_whose_parts_were_changed_is_not_promised_to_be_rebuilt(tmp_path
         fv.load(tmp_path / "m")
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("hvt_small_4", {"stages": 1, "depth": 6}), ("hvt_tiny_1", {"stages": 0, "depth": 3}), ("scale_hvt_tiny_4", {})],
+)
+def test_an_architecture_that_reduces_itself_is_rebuilt_with_any_options(name, options, tmp_path, recwarn):
+    size = {"num_heads": 1, "img_size": 64, "patch_size": 4, "num_classes": 3}
+    model = timm.create_model(name, **(size | options)).eval()
+    loaded = fv.load(fv.save(model, tmp_path / "m"))
+    assert not [w for w in recwarn if "cannot be rebuilt" in str(w.message)]
+    x = torch.randn(1, 3, 64, 64)
+    assert torch.equal(loaded(x), model(x))
+
+
+def test_a_model_pruned_after_it_was_reduced_cannot_be_saved(tmp_path):
+    model = fv.reduce_(make("timm-cls"), fv.HVTPool(2))
+    model.prune_intermediate_layers([1])
+    with pytest.raises(ValueError, match="reduced with 4 blocks and has 2 left"):
+        fv.save(model, tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
 def test_saving_again_replaces_and_leaves_one_set_of_weights(saved):
     fv.save(fv.reduce_(make("torchvision"), fv.ToMe(), fv.RemovePerBlock(2)), saved)
     assert fv.load(saved).foveate.method == fv.ToMe()

@@ -34,9 +34,10 @@ def save(model: nn.Module, directory: str | os.PathLike[str]) -> Path:
         raise ValueError(f"{folder} is a file; save needs a directory.")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
         raise ValueError(f"{folder} holds other files and no {MANIFEST}. Give an empty or a new directory.")
+    how = _how(adapter, model)
     folder.mkdir(parents=True, exist_ok=True)
     weights = folder / f"model-{secrets.token_hex(4)}.safetensors"
-    manifest = {"format": FORMAT, "weights": weights.name, "model": _checked_recipe(adapter, model), **_how(model)}
+    manifest = {"format": FORMAT, "weights": weights.name, "model": _checked_recipe(adapter, model), **how}
     tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in model.state_dict().items()}
     save_file(tensors, weights)
     _replace(folder / MANIFEST, json.dumps(manifest, indent=2))
@@ -89,10 +90,16 @@ def load_schedule(path: str | os.PathLike[str]) -> Schedule:
         raise ValueError(f"{file} does not hold a schedule written by foveate.save_schedule.") from error
 
 
-def _how(model: nn.Module) -> dict[str, Any]:
+def _how(adapter: Adapter, model: nn.Module) -> dict[str, Any]:
     reduction = reduction_of(model)
     if reduction is None:
         return {"reduction": None}
+    blocks = len(adapter.blocks(model))
+    if blocks != reduction.shape.depth:
+        raise ValueError(
+            f"This model was reduced with {reduction.shape.depth} blocks and has {blocks} left, which a save cannot "
+            "say. Save it before it is pruned."
+        )
     return {
         "reduction": {
             "method": describe(reduction.method),

@@ -105,6 +105,87 @@ def test_the_kind_of_pooling_cannot_change_under_a_plan_made_for_another():
     assert model(images()).shape == (3, 5)
 
 
+def test_a_head_that_does_not_weigh_tokens_takes_any_tensor():
+    for family in ("timm-mean", "timm-cls"):
+        model = fv.reduce_(make(family), fv.HVTPool(2))
+        assert torch.equal(model.forward_head(model.forward_features(images()).clone()), model(images()))
+    weighing = fv.reduce_(make("timm-mean"), fv.ToMe(), SCHEDULE)
+    with pytest.raises(ValueError, match="do not say how many patches"):
+        weighing.forward_head(weighing.forward_features(images()).clone())
+
+
+def test_the_pooling_of_a_head_that_does_not_weigh_tokens_is_free():
+    model = fv.reduce_(make("timm-cls"), fv.HVTPool(2))
+    model.reset_classifier(5, "avg")
+    tokens = model.forward_features(images())
+    torch.testing.assert_close(model(images()), model.head(model.fc_norm(tokens[:, 1:].mean(dim=1))))
+    assert model.foveate.shape.head_reads_patches
+    model.reset_classifier(0, "")
+    assert torch.equal(model(images()), tokens)
+    model.reset_classifier(5, "token")
+    assert not model.foveate.shape.head_reads_patches
+    with pytest.raises(ValueError, match="cannot change to 'max'"):
+        model.reset_classifier(5, "max")
+    exact = fv.reduce_(make("timm-cls"), fv.HVTPool(2), exact_last_block=True)
+    with pytest.raises(ValueError, match="cannot change to 'avg'"):
+        exact.reset_classifier(5, "avg")
+
+
+def test_pruning_leaves_the_first_blocks_as_they_were():
+    whole, model = (fv.reduce_(make("timm-dynamic"), fv.HVTPool(4)).eval() for _ in range(2))
+    model.load_state_dict(whole.state_dict())
+    x = torch.randn(1, 3, 32, 40)  # another size than the plan was made for
+    with torch.no_grad():
+        expected = whole.forward_intermediates(x, [1], intermediates_only=True)[0]
+        assert model.prune_intermediate_layers([1]) == [1]
+        assert (len(model.blocks), list(model.foveate.learned)) == (2, ["0", "1"])
+        torch.testing.assert_close(model.forward_intermediates(x, [1], intermediates_only=True)[0], expected)
+    assert len(fv.cost(model).tokens) == 2
+    model.set_input_size((32, 40))
+    assert list(model.foveate.learned) == ["0", "1"]
+    torch.testing.assert_close(model.forward_intermediates(x, [1], intermediates_only=True)[0], expected)
+
+
+@pytest.mark.parametrize(("exact", "prune_head"), [(False, False), (False, True), (True, True)])
+def test_pruning_is_refused_before_anything_is_cut(exact, prune_head):
+    model = make("timm-cls")
+    if exact:
+        fv.reduce_(model, fv.HVTPool(2), exact_last_block=True)
+    else:
+        fv.reduce_(model, fv.ToMe(), SCHEDULE)
+    before = model(images())
+    with pytest.raises(ValueError, match=r"Call restore_\(model\)"):
+        model.prune_intermediate_layers([1], prune_head=prune_head)
+    assert len(model.blocks) == 4
+    assert torch.equal(model(images()), before)
+
+
+def test_what_was_frozen_stays_frozen_at_another_size():
+    model = fv.reduce_(make("timm-cls"), fv.HVTPool(2))
+    frozen = {"pos_embed", "patch_embed.proj.weight", "foveate.learned.0.pos_embed"}
+    for name in frozen:
+        model.get_parameter(name).requires_grad_(False)
+    model.set_input_size(img_size=64, patch_size=8)
+    assert {name for name, p in model.named_parameters() if not p.requires_grad} == frozen
+    plain = make("timm-cls")
+    plain.pos_embed.requires_grad_(False)
+    assert not fv.drop_class_token_(plain).pos_embed.requires_grad
+    assert fv.drop_class_token_(make("timm-cls")).pos_embed.requires_grad
+
+
+def test_patches_of_another_size_cost_what_they_cost_in_a_new_model():
+    resized = fv.reduce_(make("timm-dynamic"), fv.ToMe(), fv.Budget(0.6))
+    resized.set_input_size(img_size=96, patch_size=8)
+    fresh = make("timm-dynamic")
+    fresh.set_input_size(img_size=96, patch_size=8)
+    whole = fv.cost(fresh).macs
+    fv.reduce_(fresh, fv.ToMe(), fv.Budget(0.6))
+    assert fv.cost(resized) == fv.cost(fresh)
+    assert fv.cost(resized, (3, 128, 96)) == fv.cost(fresh, (3, 128, 96))
+    assert fv.cost(resized).macs / whole == pytest.approx(0.6, rel=0.02)
+    assert resized.foveate.shape == fresh.foveate.shape
+
+
 @dataclasses.dataclass(frozen=True)
 class Scaled(fv.Method):
     """A method that learns: it multiplies the channels of the tokens it keeps, by numbers of each block."""
@@ -147,6 +228,9 @@ def test_no_dense_features_where_the_last_block_returns_prefix_tokens_only():
         with pytest.raises(ValueError, match="exact_last_block"):
             fv.features(model, images())
         assert fv.features(model, images(), block=2).shape == (3, DIM, GRID, GRID)
+        unreduced_so_far = fv.reduce_(make("timm-cls"), fv.FreeSlice(Site.KV), fv.Keep({3: 5}), exact_last_block=True)
+        with pytest.raises(ValueError, match="exact_last_block"):
+            fv.features(unreduced_so_far, images())
 
 
 def test_block_hooks_still_fire_where_nothing_is_reduced():

@@ -1,5 +1,7 @@
 """HVT's pooling: windows of three tokens, two apart, and a new positional embedding after each."""
 
+from itertools import product
+
 import pytest
 import torch
 from timm.models.vision_transformer import VisionTransformer
@@ -8,6 +10,7 @@ from torch import Tensor
 import foveate as fv
 from foveate.core import pool
 from foveate.methods import BlockView, HVTPool, StepShape
+from foveate.methods.hvt_pool import resample
 from zoo import images, make
 
 PREFIX, DIM, BATCH = 2, 8, 3
@@ -119,19 +122,72 @@ def test_the_head_averages_tokens_plainly():
 @pytest.mark.parametrize("pool_dim", [1, 2])
 def test_positions_are_resampled_for_images_of_another_size(pool_dim):
     model = fv.reduce_(make("timm-dynamic"), HVTPool(2, pool_dim=pool_dim))
-    embedding = model.foveate.learned["0"].pos_embed
+    stage = model.foveate.learned["0"]
     with torch.no_grad():
-        embedding.fill_(0.5)
+        stage.pos_embed.fill_(0.5)
         assert model(torch.randn(1, 3, 32, 40)).isfinite().all()
-        shape = (8, 10) if pool_dim == 2 else (1, 80)
-        resampled = model.foveate.learned["0"](torch.zeros(1, 80, 32), shape)
+        resampled = stage(torch.zeros(1, 80, 32), (8, 10))
     torch.testing.assert_close(resampled, torch.full_like(resampled, 0.5))
+
+
+def places(grid: tuple[int, int], pool_dim: int, poolings: int = 1) -> Tensor:
+    """Mean row and column, from 0 to 1, of the patches that each pooled token holds; (1, N, 2)."""
+    found = [(row / (grid[0] - 1), column / (grid[1] - 1)) for row, column in product(*map(range, grid))]
+    for _ in range(poolings):
+        windows = windows_by_loops(grid if pool_dim == 2 else (1, len(found)), pool_dim)
+        found = [tuple(sum(found[i][axis] for i in w) / len(w) for axis in (0, 1)) for w in windows]
+        grid = ((grid[0] + 1) // 2, (grid[1] + 1) // 2)
+    return torch.tensor([found])
+
+
+@pytest.mark.parametrize("new", [(20, 20), (10, 24), (10, 10), (14, 20)])
+@pytest.mark.parametrize(("pool_dim", "poolings"), [(1, 1), (2, 1), (2, 2)])
+def test_a_pooled_position_keeps_its_row_and_column_at_another_size(pool_dim, poolings, new):
+    """Along the sequence too, where the next token may be at the other end of the image: 224 -> 320 is 14 -> 20."""
+    old = (14, 14)
+    resampled = resample(places(old, pool_dim, poolings), old, new, poolings, pool_dim)
+    expected = places(new, pool_dim, poolings)
+    assert resampled.shape == expected.shape
+    for axis in (0, 1):
+        pair = torch.stack([resampled[0, :, axis], expected[0, :, axis]])
+        assert torch.corrcoef(pair)[0, 1] > 0.98
+
+
+@pytest.mark.parametrize("poolings", [2, 3, 4])
+def test_rows_outlive_poolings_that_reach_over_whole_rows(poolings):
+    resampled = resample(places((14, 14), 1, poolings), (14, 14), (20, 20), poolings, 1)
+    pair = torch.stack([resampled[0, :, 0], places((20, 20), 1, poolings)[0, :, 0]])
+    assert torch.corrcoef(pair)[0, 1] > 0.99
+
+
+@pytest.mark.parametrize("pool_dim", [1, 2])
+def test_the_same_size_is_the_same_tensor_and_another_one_learns(pool_dim):
+    n = places((6, 6), pool_dim).shape[1]
+    positions = torch.randn(1, n, DIM, requires_grad=True)
+    assert resample(positions, (6, 6), (6, 6), 1, pool_dim) is positions
+    other = resample(positions, (6, 6), (4, 9), 1, pool_dim)  # as many patches, in other rows
+    if pool_dim == 1:
+        assert other.shape == positions.shape
+        assert not torch.allclose(other, positions, atol=0.1)
+    other.square().sum().backward()
+    assert (positions.grad.abs().amax(dim=2) > 0).all()
+    half = resample(positions.detach().bfloat16(), (6, 6), (4, 9), 1, pool_dim)
+    assert half.dtype == torch.bfloat16
+    torch.testing.assert_close(half.float(), other.detach(), atol=0.1, rtol=0.1)
+
+
+def test_positions_learn_through_images_of_another_size():
+    model = fv.reduce_(make("timm-dynamic"), HVTPool(2))
+    model(torch.randn(1, 3, 32, 40)).square().sum().backward()
+    for stage in model.foveate.learned.values():
+        assert (stage.pos_embed.grad.abs().amax(dim=2) > 0).all()
 
 
 @pytest.mark.parametrize(
     ("make_method", "match"),
     [
         (lambda: HVTPool(0), "stages is 1 or more; got 0"),
+        (lambda: HVTPool("2"), "HVTPool.stages .*'2'"),
         (lambda: HVTPool(pool="median"), "pool is one of max, avg, conv; got 'median'"),
         (lambda: HVTPool(pool_dim=3), "pool_dim is one of 1, 2; got 3"),
         (

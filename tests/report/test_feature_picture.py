@@ -1,5 +1,6 @@
 """``foveate show features``: the right features, in the right places."""
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -8,9 +9,10 @@ from PIL import Image
 import foveate as fv
 from foveate.cli.main import main
 from foveate.data.preprocessing import Preprocessing, open_image
-from foveate.report.drawing import RAMP, enlarged, heat, picture_of, rescaled
+from foveate.report.drawing import GAP, LINE, RAMP, Panel, Strip, enlarged, heat, picture_of, rescaled, sheet
 from foveate.report.pictures import PictureRequest
 from foveate.report.pictures.features import MAP_WIDTH, chosen_blocks, directions, feature_maps, features, strip
+from foveate.report.pictures.tokens import tokens
 
 
 @pytest.fixture
@@ -44,6 +46,48 @@ def test_blocks_are_chosen_or_asked_for():
         chosen_blocks([12], 12)
 
 
+def test_a_model_is_drawn_in_its_own_number_format(photo):
+    whole, half = (features(model, PictureRequest([photo], "hvt", [0], 1)) for model in (hvt(), hvt().bfloat16()))
+    assert whole.size == half.size
+
+
+def test_the_exact_last_block_is_not_among_the_blocks_chosen(photo):
+    keys = fv.FreeSlice(fv.methods.Site.KV)
+    for method, schedule in ((fv.ToMe(), fv.KeepRate(0.5, blocks=(1,))), (keys, fv.Keep({3: 9}))):
+        torch.manual_seed(0)
+        model = timm.create_model("vit_tiny_patch16_224", num_heads=1, embed_dim=64, depth=4, img_size=64)
+        fv.reduce_(model, method, schedule, exact_last_block=True)
+        headings = list(feature_maps(model, torch.randn(1, 3, 64, 64), None))
+        assert [int(heading.split()[1][:-1]) for heading in headings] == [0, 1, 2]
+        with pytest.raises(ValueError, match="exact_last_block"):
+            features(model, PictureRequest([photo], "vit", [3], 1))
+
+
+def test_a_picture_is_drawn_without_dropout_and_leaves_the_mode_as_it_was(photo):
+    model = hvt(stages=0, drop_path_rate=0.5, proj_drop_rate=0.5).train()
+    fv.reduce_(model, fv.ToMe(), fv.RemovePerBlock(9))  # which tokens it merges hangs on what dropout left
+    model.norm.eval()
+    before = [module.training for module in model.modules()]
+    for draw in (features, tokens):
+        one, again = (draw(model, PictureRequest([photo], "hvt", [3], 2)) for _ in range(2))
+        assert one.tobytes() == again.tobytes()
+        assert [module.training for module in model.modules()] == before
+
+
+def test_words_stay_on_the_sheet():
+    blank = Image.new("RGB", (200, 50), "white")
+    strips = [Strip("block 0", [Panel(blank, "channel 1")])]
+    words, name = "many words that would not fit into one line of this sheet " * 3, "a_name_far_too_long_" * 5
+    short, long = sheet("t", Panel(blank, "n"), strips), sheet(words, Panel(blank, name), strips)
+    assert short.width == long.width
+    assert (long.height - short.height) // LINE >= 2
+    top = long.height - short.height + 2 * LINE + 2 * GAP + 50  # below both pictures: name and caption
+    ink = (np.array(long.convert("L")) < 200)[top:].any(axis=0).nonzero()[0]
+    left = ink[ink < 200 + 2 * GAP]
+    assert GAP + 180 < left.max() < GAP + 200
+    assert (np.array(long.convert("L")) < 200).any(axis=0).nonzero()[0].max() < long.width - GAP
+
+
 def test_the_strongest_channels_come_first():
     found = torch.randn(5, 4, 4, generator=torch.Generator().manual_seed(2)) * 0.01
     found[3] += torch.linspace(-3, 3, 16).view(4, 4)
@@ -68,6 +112,20 @@ def test_directions_do_not_depend_on_the_sign_of_an_axis():
     normed = torch.randn(4, 4, 6, generator=torch.Generator().manual_seed(1))
     again = directions(normed.double()).float()
     assert (directions(normed).float() - again).abs().max() <= 1
+
+
+def test_directions_show_what_differs_and_not_what_all_share():
+    """Tokens that differ in three ways, far from zero: each way is one colour, from none to all of it."""
+    row, column = torch.meshgrid(torch.arange(4.0), torch.arange(4.0), indexing="ij")
+    ways = torch.stack([9 * row, 3 * column, (row + column) % 2])
+    normed = torch.zeros(4, 4, 8)
+    normed[..., :3] = ways.permute(1, 2, 0)
+    normed += 100 * torch.randn(8, generator=torch.Generator().manual_seed(3))
+    colours = directions(normed).float()
+    for way, colour in zip(ways, colours, strict=True):
+        assert (colour.min(), colour.max()) == (0, 255)
+        pair = torch.stack([way.flatten(), colour.flatten()])
+        assert torch.corrcoef(pair)[0, 1].abs() > 0.99
 
 
 def test_one_square_per_patch():

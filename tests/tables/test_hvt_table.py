@@ -42,6 +42,13 @@ def test_the_paper_counts_blocks_embedding_and_head():
     assert hvt.papers_flops(model) == blocks + embedding + head + 64 * d + (64 + 31) * d
 
 
+@pytest.mark.parametrize(("pool", "elements"), [("max", (64, 31)), ("avg", (64, 31)), ("conv", (31, 15))])
+def test_a_pooling_counts_what_enters_it_and_a_convolution_its_bias(pool, elements):
+    options = {"stages": 2, "depth": 4, "num_heads": 1, "img_size": 64, "patch_size": 8, "pool": pool}
+    model = hvt.build(dataclasses.replace(hvt.PRINTED[0], architecture="hvt_tiny", options=options))
+    assert list(hvt.pooling_elements(model)) == [64 * n for n in elements]
+
+
 def test_a_wrong_number_is_seen():
     assert hvt.rounds_to(1_394_999_999, "1.39", 10**9)
     assert not hvt.rounds_to(1_396_000_000, "1.39", 10**9)

@@ -18,7 +18,8 @@ def drop_class_token(model: Any) -> None:
     """
     _check(model)
     if model.pos_embed is not None and not model.no_embed_class:
-        model.pos_embed = nn.Parameter(model.pos_embed.data[:, 1:].clone())
+        positions = model.pos_embed
+        model.pos_embed = nn.Parameter(positions.data[:, 1:].clone(), requires_grad=positions.requires_grad)
     model.cls_token = None
     model.has_class_token = False
     model.num_prefix_tokens -= 1

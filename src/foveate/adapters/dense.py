@@ -19,7 +19,8 @@ def spread_to_patches(encoded: Encoded, block: int, prefix: int) -> tuple[Tensor
     """
     tokens = encoded.blocks[block].stream.tokens
     steps = [output.step for output in encoded.blocks[: block + 1] if output.step is not None]
-    if steps and steps[-1].assignment.num_out != tokens.shape[1] - prefix:
+    left = steps[-1].assignment.num_out if steps else encoded.embedded.shape[1] - prefix
+    if left != tokens.shape[1] - prefix:
         raise ValueError(
             f"Block {block} returns prefix tokens only (exact_last_block=True), so it has no dense features. "
             "Ask for an earlier block, or reduce without exact_last_block."

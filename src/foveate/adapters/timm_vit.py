@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from typing import Any
 
 import timm
@@ -11,67 +12,16 @@ from timm.models._features import feature_take_indices
 from timm.models.deit import VisionTransformerDistilled
 from timm.models.vision_transformer import Block, ResPostBlock, VisionTransformer
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
-from foveate.adapters.base import CHILD, Adapter, BlockOps, Heads, Reduced, UnsupportedModel, linear_macs
+from foveate.adapters.base import CHILD, Adapter, BlockOps, Reduced, UnsupportedModel, linear_macs
 from foveate.adapters.dense import spread_to_patches
 from foveate.adapters.engine import encode
 from foveate.adapters.heads import mean_of_patches, tag_size, tagged_size
+from foveate.adapters.timm_blocks import TimmBlock
 from foveate.core import log_size_bias
 from foveate.cost import BlockShape, ModelShape, at_grid
 
 POOLS = ("token", "avg", "map", "")
-
-
-class TimmBlock(BlockOps):
-    """timm's ``Block`` and ``ResPostBlock`` around its ``Attention``."""
-
-    def normed(self, block: Any, x: Tensor) -> Tensor:
-        return x if isinstance(block, ResPostBlock) else block.norm1(x)
-
-    def queries(self, block: Any, normed: Tensor) -> Tensor:
-        return block.attn.q_norm(self._part(block.attn, normed, 0, 1)[0])
-
-    def keys_values(self, block: Any, normed: Tensor) -> tuple[Tensor, Tensor]:
-        k, v = self._part(block.attn, normed, 1, 3)
-        return block.attn.k_norm(k), v
-
-    def project(self, block: Any, normed: Tensor) -> Heads:
-        attn = block.attn
-        q, k, v = _split_heads(attn.qkv(normed), 3, attn).unbind(0)
-        return Heads(attn.q_norm(q), attn.k_norm(k), v)
-
-    def after_attention(self, block: Any, attended: Tensor, normed: Tensor) -> Tensor:
-        attn = block.attn
-        x = attn.norm(attended.transpose(1, 2).flatten(2))
-        if getattr(attn, "gate", None) is not None:
-            x = x * attn.gate(normed).sigmoid()
-        x = attn.proj_drop(attn.proj(x))
-        return block.drop_path1(block.norm1(x) if isinstance(block, ResPostBlock) else block.ls1(x))
-
-    def mlp(self, block: Any, x: Tensor) -> Tensor:
-        if isinstance(block, ResPostBlock):
-            return x + block.drop_path2(block.norm2(block.mlp(x)))
-        return x + block.drop_path2(block.ls2(block.mlp(block.norm2(x))))
-
-    def scale(self, block: Any) -> float:
-        return float(block.attn.scale)
-
-    def attention_dropout(self, block: Any) -> float:
-        return float(block.attn.attn_drop.p) if block.attn.training else 0.0
-
-    @staticmethod
-    def _part(attn: Any, normed: Tensor, start: int, stop: int) -> Tensor:
-        """Thirds ``start`` to ``stop`` of the fused qkv projection, as (stop - start, B, H, N, D)."""
-        third = attn.qkv.out_features // 3
-        rows = slice(start * third, stop * third)
-        bias = None if attn.qkv.bias is None else attn.qkv.bias[rows]
-        return _split_heads(linear(normed, attn.qkv.weight[rows], bias), stop - start, attn)
-
-
-def _split_heads(x: Tensor, parts: int, attn: Any) -> Tensor:
-    b, n, _ = x.shape
-    return x.view(b, n, parts, attn.num_heads, -1).permute(2, 0, 3, 1, 4)
 
 
 class ReducedTimm(Reduced):
@@ -94,13 +44,25 @@ class ReducedTimm(Reduced):
         return self._foveate_head(x, size, pre_logits)
 
     def reset_classifier(self: Any, num_classes: int, global_pool: str | None = None) -> None:
-        """A new classifier; the kind of pooling was part of the plan, so it stays until ``restore_``."""
-        if global_pool not in (None, self.global_pool):
-            raise ValueError(
-                f"This model was reduced for pooling by {self.global_pool!r} and cannot change to {global_pool!r}. "
-                "Call restore_(model), reset the classifier, and reduce it again."
-            )
+        """A new classifier; another kind of pooling only where the plan does not hang on it."""
+        _check_pooling(self, global_pool)
         super().reset_classifier(num_classes, global_pool)  # type: ignore[misc]
+        self.foveate.shape = replace(self.foveate.shape, head_reads_patches=_head_reads_patches(self))
+
+    def prune_intermediate_layers(
+        self: Any, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> list[int]:
+        """Leave out the blocks behind the last one asked for, and what their reductions have learned."""
+        if self.foveate.method.heads_weigh_by_size:
+            raise ValueError(
+                f"This model was reduced by {self.foveate.method!r} with all its {len(self.blocks)} blocks. "
+                "Call restore_(model), prune it, and reduce it again."
+            )
+        _check_pooling(self, "" if prune_head else None)
+        taken = super().prune_intermediate_layers(indices, prune_norm, prune_head)  # type: ignore[misc]
+        for block in [block for block in self.foveate.modules_by_block if block >= len(self.blocks)]:
+            del self.foveate.learned[str(block)]
+        return taken
 
     def set_input_size(self: Any, img_size: Any = None, patch_size: Any = None) -> None:
         """Take images or patches of another size; positions the method has learned are resampled like the model's."""
@@ -109,11 +71,16 @@ class ReducedTimm(Reduced):
         ph, pw = to_2tuple(patch_size) if patch_size is not None else embed.patch_size
         if height % ph or width % pw:
             raise ValueError(f"The image is {height} x {width}, which patches of {ph} x {pw} do not divide.")
-        grid = (height // ph, width // pw)
-        resized = self.foveate.resized(at_grid(self.foveate.shape, grid))  # refuses before anything has changed
+        stem = embed.proj.weight[:, :, 0, 0].numel() * ph * pw  # patches of another size cost more or less to embed
+        shape = replace(at_grid(self.foveate.shape, (height // ph, width // pw)), stem_macs_per_patch=stem)
+        resized = self.foveate.resized(shape)  # refuses before anything has changed
+        for pruned in resized.learned.keys() - self.foveate.learned.keys():
+            del resized.learned[pruned]
+        frozen = [name for name, parameter in self.named_parameters() if not parameter.requires_grad]
         super().set_input_size(img_size, patch_size)  # type: ignore[misc]
-        resized.shape = TIMM.shape(self, grid)  # patches of another size cost more or less to embed
         self.foveate = resized
+        for name in frozen:
+            self.get_parameter(name).requires_grad_(False)
 
     def no_weight_decay(self: Any) -> set[str]:
         return super().no_weight_decay() | self.foveate.no_weight_decay()  # type: ignore[misc]
@@ -180,7 +147,24 @@ def _final_tokens(model: Any, images: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 def _head_weighs_tokens(model: Any) -> bool:
-    return model.attn_pool is not None or model.global_pool == "avg"
+    averages = model.attn_pool is not None or model.global_pool == "avg"
+    return averages and model.foveate.method.heads_weigh_by_size
+
+
+def _head_reads_patches(model: Any) -> bool:
+    return model.global_pool != "token" or model.attn_pool is not None
+
+
+def _check_pooling(model: Any, wanted: str | None) -> None:
+    """Whether the head may pool by ``wanted`` from now on: where tokens are not weighed it is as free as in timm."""
+    if wanted in (None, model.global_pool):
+        return
+    reduction = model.foveate
+    if reduction.method.heads_weigh_by_size or reduction.exact_last_block or wanted not in POOLS:
+        raise ValueError(
+            f"This model was reduced for pooling by {model.global_pool!r} and cannot change to {wanted!r}. "
+            "Call restore_(model), reset the classifier, and reduce it again."
+        )
 
 
 def _pooled(model: Any, tokens: Tensor, size: Tensor | None, prefix: int) -> Tensor:
@@ -293,7 +277,7 @@ class TimmAdapter(Adapter):
             stem_macs_per_patch=model.patch_embed.proj.weight.numel(),
             head_macs=per_image + per_token * prefix_read,
             head_macs_per_patch=per_token,
-            head_reads_patches=model.global_pool != "token" or model.attn_pool is not None,
+            head_reads_patches=_head_reads_patches(model),
         )
 
     def embed(self, model: Any, images: Tensor, **options: Any) -> Tensor:
@@ -324,7 +308,8 @@ class TimmAdapter(Adapter):
         }
         if model.dynamic_img_size:
             options["dynamic_img_size"] = True
-        return {"library": "timm", "architecture": architecture, "options": options | _drop_rates(model)}
+        options |= _drop_rates(model) | getattr(model, "recipe_options", {})  # the last are an architecture's own
+        return {"library": "timm", "architecture": architecture, "options": options}
 
     def rebuild(self, recipe: dict[str, Any]) -> nn.Module:
         return timm.create_model(recipe["architecture"], pretrained=False, **recipe["options"])

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from PIL import Image
+from torch import nn
 
+from foveate.adapters import reduction_of
 from foveate.cli import output
-from foveate.cli.arguments import add_json, add_methods, add_model, add_schedule, first_line, read_requests
+from foveate.cli.arguments import Request, add_json, add_methods, add_model, add_schedule, first_line, read_requests
 from foveate.cli.models import brings_weights, load_from
 from foveate.report.pictures import Picture, PictureRequest, all_pictures
 
@@ -50,9 +52,10 @@ def run(args: argparse.Namespace) -> int:
     target = args.out or Path(f"{args.picture}.png")
     check(args, known, target)
     loaded = load_from(args)
-    for request in read_requests(args, loaded.own)[-1:]:  # what is asked for outranks what the model brought along
+    requests = read_requests(args, loaded.own)[-1:]  # what is asked for outranks what the model brought along
+    for request in requests:
         request.apply_(loaded.model)
-    name = Path(args.model).name + ("" if brings_weights(args) else " (untrained)")
+    name = f"{Path(args.model).name}{untrained(args, loaded.model, requests)}"
     wanted = PictureRequest(args.images, name, args.at, args.channels)
     write(known[args.picture](loaded.model, wanted), target)
     if args.json:
@@ -60,6 +63,17 @@ def run(args: argparse.Namespace) -> int:
     else:
         output.say(f"Wrote {target}.")
     return 0
+
+
+def untrained(args: argparse.Namespace, model: nn.Module, requests: Sequence[Request]) -> str:
+    """What to say of a picture that shows random weights: the whole model's, or those of a method that learns."""
+    if not brings_weights(args):
+        return " (untrained)"
+    reduction = reduction_of(model)
+    known = {name.partition(".")[0] for request in requests for name in request.learned}
+    if reduction is not None and len(reduction.learned) and "learned" not in known:
+        return f" ({type(reduction.method).__name__} untrained)"
+    return ""
 
 
 def check(args: argparse.Namespace, known: Mapping[str, Picture], target: Path) -> None:
@@ -74,8 +88,10 @@ def check(args: argparse.Namespace, known: Mapping[str, Picture], target: Path) 
         raise ValueError("A picture shows one --method at a time.")
     if args.channels < 0:
         raise ValueError(f"--channels is 0 or more; got {args.channels}.")
-    if target.suffix.lower() not in Image.registered_extensions():
-        raise ValueError(f"{target} has no ending that says which kind of picture to write. Use .png.")
+    if Image.registered_extensions().get(target.suffix.lower()) not in Image.SAVE:
+        raise ValueError(f"{target} has no ending of a kind of picture that can be written. Use .png.")
+    if target.is_dir():
+        raise ValueError(f"{target} is a directory; --out is the file to write.")
     if not target.parent.is_dir():
         raise ValueError(f"There is no directory {target.parent} to write {target.name} to.")
 
@@ -83,5 +99,10 @@ def check(args: argparse.Namespace, known: Mapping[str, Picture], target: Path) 
 def write(image: Image.Image, target: Path) -> None:
     """All of the file or nothing."""
     temporary = target.with_name(f".{secrets.token_hex(4)}-{target.name}")
-    image.save(temporary)
-    temporary.replace(target)
+    try:
+        image.save(temporary)
+        temporary.replace(target)
+    except OSError as error:
+        raise ValueError(f"{target} cannot be written: {error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)

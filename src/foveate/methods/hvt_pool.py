@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import avg_pool1d, avg_pool2d, interpolate, max_pool1d, max_pool2d
+from torch.nn.functional import avg_pool1d, avg_pool2d, interpolate, max_pool1d, max_pool2d, pad
 
 from foveate.core import Assignment
 from foveate.methods.base import BlockView, Method, Site, StepShape, register
@@ -40,8 +40,8 @@ class HVTPool(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.stages < 1:
-            raise ValueError(f"HVTPool.stages is 1 or more; got {self.stages}.")
+        if not isinstance(self.stages, int) or self.stages < 1:
+            raise ValueError(f"HVTPool.stages is 1 or more; got {self.stages!r}.")
 
     def own_counts(self, depth: int, grid: Grid) -> tuple[int, ...]:
         self._check_depth(depth)
@@ -57,26 +57,28 @@ class HVTPool(Method):
         """Positions are resampled, a convolution stays as it is."""
         assert isinstance(old, PooledStage)
         assert isinstance(new, PooledStage)
-        new.load_state_dict(old.state_dict() | {"pos_embed": resample(old.pos_embed.data, old.shape, new.shape)})
+        new.load_state_dict(old.state_dict() | {"pos_embed": old.positions(new.grid).detach()})
 
     def build(self, step: StepShape, block: int) -> nn.Module:
         assert step.grid is not None
-        shape = self._pooled(self.shape_of(step.grid, step.n), block)
-        return PooledStage(step.dim, shape, self.pool, self.pool_dim)
+        shapes = self._shapes(step.grid, step.n)
+        self._pooled(shapes[-1], block)  # refuses what cannot be pooled
+        return PooledStage(step.dim, step.grid, len(shapes), self.pool, self.pool_dim)
 
     def assign(self, view: BlockView, keep: int) -> Assignment:
         """Edges of the average over each window; the maximum and the convolution read the same tokens."""
-        windows, inside = self._windows(view)
-        batch, (slots, reach) = view.tokens.shape[0], windows.shape
+        windows = self._windows(view)
+        inside = windows >= 0
         weight = inside / inside.sum(dim=1, keepdim=True)
-        slot = torch.arange(slots, device=windows.device).repeat_interleave(reach)
-        src, dst, share = (edge.flatten().expand(batch, -1) for edge in (windows, slot, weight))
+        slot = torch.arange(keep, device=windows.device).unsqueeze(1).expand_as(windows)
+        batch = view.tokens.shape[0]
+        src, dst, share = (edge.flatten().expand(batch, -1) for edge in (windows.clamp(min=0), slot, weight))
         return Assignment(src, dst, share, view.patches.shape[1], keep)
 
     def combine(self, view: BlockView, assignment: Assignment) -> Tensor:
         assert view.module is not None
         assert view.grid is not None
-        pooled = view.module(view.patches, self.shape_of(view.grid, view.patches.shape[1]))
+        pooled = view.module(view.patches, view.grid)
         return torch.cat([view.tokens[:, : view.prefix], pooled], dim=1) if view.prefix else pooled
 
     def macs(self, step: StepShape) -> int:
@@ -95,11 +97,9 @@ class HVTPool(Method):
             )
 
     def _pooled(self, shape: Grid, block: int) -> Grid:
-        """Rows and columns behind one pooling; a sequence is one row."""
-        if self.pool_dim == 2 and min(shape) > 1:
-            return (shape[0] + 1) // 2, (shape[1] + 1) // 2
-        if self.pool_dim == 1 and shape[1] >= 3:
-            return 1, (shape[1] - 3) // 2 + 1
+        """Rows and columns behind one pooling, where there is enough to pool."""
+        if min(shape) > 1 if self.pool_dim == 2 else shape[1] >= 3:
+            return shape_after(shape, self.pool_dim)
         tokens = "1 token" if shape == (1, 1) else f"{shape[0] * shape[1]} tokens"
         raise ValueError(
             f"HVTPool(stages={self.stages}): {tokens} at block {block}, too few to pool again. "
@@ -108,45 +108,51 @@ class HVTPool(Method):
 
     def shape_of(self, grid: Grid, n: int) -> Grid:
         """Rows and columns of the n tokens that ``grid`` has become."""
-        shape = grid if self.pool_dim == 2 else (1, grid[0] * grid[1])
-        while shape[0] * shape[1] > n:
-            shape = self._pooled(shape, 0)
-        return shape
+        return self._shapes(grid, n)[-1]
 
-    def _windows(self, view: BlockView) -> tuple[Tensor, Tensor]:
-        """The tokens each slot reads, (K, 3 or 9), and one where there is one, zero where padding is."""
+    def _shapes(self, grid: Grid, n: int) -> list[Grid]:
+        """Rows and columns from the patches to n tokens, a pooling between each two."""
+        shapes = [grid if self.pool_dim == 2 else (1, grid[0] * grid[1])]
+        while shapes[-1][0] * shapes[-1][1] > n:
+            shapes.append(self._pooled(shapes[-1], 0))
+        return shapes
+
+    def _windows(self, view: BlockView) -> Tensor:
+        """The tokens each slot reads, (K, 3 or 9), and -1 where padding is."""
         assert view.grid is not None
-        shape = self.shape_of(view.grid, view.patches.shape[1])
-        out = self._pooled(shape, view.block)
-        padding, device = self.pool_dim - 1, view.tokens.device
-        rows, columns = (_reach(o, s, padding, device) for o, s in zip(out, shape, strict=True))
-        index = rows[0][:, None, :, None] * shape[1] + columns[0][None, :, None, :]  # (rows, columns, 3, 3)
-        inside = rows[1][:, None, :, None] & columns[1][None, :, None, :]
-        return torch.where(inside, index, 0).flatten(2).flatten(0, 1), inside.flatten(2).flatten(0, 1).float()
+        n = view.patches.shape[1]
+        place = torch.arange(n, device=view.tokens.device)
+        if self.pool_dim == 1:
+            return place.unfold(0, 3, 2)
+        padded = pad(place.view(self.shape_of(view.grid, n)), (1, 1, 1, 1), value=-1)
+        return padded.unfold(0, 3, 2).unfold(1, 3, 2).flatten(2).flatten(0, 1)
 
 
 class PooledStage(nn.Module):
-    """What begins a stage: pooling, and the positional embedding of the shorter sequence."""
+    """What begins a stage: pooling, and the positional embedding of the shorter sequence.
+
+    ``grid`` is that of the patches, before the first of the ``poolings`` up to this one: a pooled position has its
+    place on the image from there.
+    """
 
     no_weight_decay = ("pos_embed",)
 
-    def __init__(self, dim: int, shape: Grid, pool: Pool, pool_dim: int) -> None:
+    def __init__(self, dim: int, grid: Grid, poolings: int, pool: Pool, pool_dim: int) -> None:
         super().__init__()
-        self.shape, self.pool, self.pool_dim = shape, pool, pool_dim
-        self.pos_embed = nn.Parameter(torch.empty(1, shape[0] * shape[1], dim))
+        self.grid, self.poolings, self.pool, self.pool_dim = grid, poolings, pool, pool_dim
+        rows, columns = shapes_after(grid, poolings, pool_dim)[-1]
+        self.pos_embed = nn.Parameter(torch.empty(1, rows * columns, dim))
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
         if pool == "conv":
             self.conv = nn.Conv1d(dim, dim, 3, 2) if pool_dim == 1 else nn.Conv2d(dim, dim, 3, 2, padding=1)
 
-    def forward(self, tokens: Tensor, shape: Grid) -> Tensor:
-        """Tokens (B, N, C) of that many rows and columns, pooled: (B, K, C)."""
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        """Tokens (B, N, C) of an image of that many rows and columns of patches, pooled: (B, K, C)."""
         x = tokens.transpose(1, 2)
         if self.pool_dim == 2:
-            x = x.unflatten(2, shape)
-        pooled = self._pool(x)
-        out = (1, pooled.shape[2]) if self.pool_dim == 1 else (pooled.shape[2], pooled.shape[3])
+            x = x.unflatten(2, shapes_after(grid, self.poolings - 1, 2)[-1])
         # contiguous: blocks would otherwise copy a transposed stream again and again
-        return pooled.flatten(2).transpose(1, 2).contiguous() + self._positions(out)
+        return self._pool(x).flatten(2).transpose(1, 2).contiguous() + self.positions(grid)
 
     def _pool(self, x: Tensor) -> Tensor:
         if self.pool == "conv":
@@ -157,22 +163,76 @@ class PooledStage(nn.Module):
             return max_pool2d(x, 3, 2, padding=1)
         return avg_pool2d(x, 3, 2, padding=1, count_include_pad=False)
 
-    def _positions(self, shape: Grid) -> Tensor:
+    def positions(self, grid: Grid) -> Tensor:
         """The embedding, resampled where the images are of another size than the model was made for."""
-        if shape == self.shape:
-            return self.pos_embed
-        return resample(self.pos_embed, self.shape, shape)
+        return resample(self.pos_embed, self.grid, grid, self.poolings, self.pool_dim)
 
 
-def resample(positions: Tensor, old: Grid, new: Grid) -> Tensor:
-    """Positional embeddings (1, N, C) of ``old`` rows and columns for ``new`` ones; a sequence is one row."""
-    grid = positions.transpose(1, 2).unflatten(2, old)
-    return interpolate(grid, new, mode="bilinear", align_corners=False).flatten(2).transpose(1, 2)
+def shape_after(shape: Grid, pool_dim: int) -> Grid:
+    """Rows and columns behind one pooling; a sequence is one row."""
+    return ((shape[0] + 1) // 2, (shape[1] + 1) // 2) if pool_dim == 2 else (1, (shape[1] - 3) // 2 + 1)
 
 
-def _reach(out: int, size: int, padding: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Places that ``out`` windows of kernel 3 and stride 2 read along one side, (out, 3), and whether they exist."""
-    if size == 1:  # a sequence is one row, which is not pooled
-        return torch.zeros(1, 1, dtype=torch.long, device=device), torch.ones(1, 1, dtype=torch.bool, device=device)
-    place = torch.arange(out, device=device).unsqueeze(1) * 2 + torch.arange(3, device=device) - padding
-    return place, (place >= 0) & (place < size)
+def shapes_after(grid: Grid, poolings: int, pool_dim: int) -> list[Grid]:
+    """Rows and columns of the patches, and behind each of so many poolings."""
+    shapes = [grid if pool_dim == 2 else (1, grid[0] * grid[1])]
+    for _ in range(poolings):
+        shapes.append(shape_after(shapes[-1], pool_dim))
+    return shapes
+
+
+def resample(positions: Tensor, old: Grid, new: Grid, poolings: int, pool_dim: int) -> Tensor:
+    """Embeddings (1, N, C) of tokens that ``old`` patches were pooled to, for an image of ``new`` patches.
+
+    Along the sequence, neighbours may be at two ends of an image. So positions go back to the patches, these are
+    resampled in rows and columns, and pooled again.
+    """
+    if old == new:
+        return positions
+    exact = positions.to(torch.promote_types(positions.dtype, torch.float32))
+    patches = _to_patches(exact.transpose(1, 2), old, poolings, pool_dim)
+    patches = interpolate(patches, new, mode="bilinear", antialias=True)
+    return _averaged(patches, poolings, pool_dim).transpose(1, 2).to(positions.dtype)
+
+
+CORRECTIONS = 2
+"""Rounds that sharpen what goes back to the patches; without them the blur shows in the columns of a sequence."""
+
+
+def _to_patches(pooled: Tensor, grid: Grid, poolings: int, pool_dim: int) -> Tensor:
+    """Embeddings (1, C, rows, columns) of patches whose averages over all windows are about ``pooled`` (1, C, N)."""
+    patches = _spread(pooled, grid, poolings, pool_dim)
+    for _ in range(CORRECTIONS):
+        lost = pooled - _averaged(patches, poolings, pool_dim)
+        patches = patches + _spread(lost, grid, poolings, pool_dim)
+    return patches
+
+
+def _averaged(patches: Tensor, poolings: int, pool_dim: int) -> Tensor:
+    """Means (1, C, N) over the windows of all poolings, of patches (1, C, rows, columns)."""
+    if pool_dim == 2:
+        for _ in range(poolings):
+            patches = avg_pool2d(patches, 3, 2, padding=1, count_include_pad=False)
+        return patches.flatten(2)
+    pooled = patches.flatten(2)
+    for _ in range(poolings):
+        pooled = avg_pool1d(pooled, 3, 2)
+    return pooled
+
+
+def _spread(pooled: Tensor, grid: Grid, poolings: int, pool_dim: int) -> Tensor:
+    """Every patch as the mean of the windows that hold it, pooling after pooling; (1, C, rows, columns)."""
+    *before, last = shapes_after(grid, poolings, pool_dim)
+    x = pooled.unflatten(2, last)
+    for rows, columns in reversed(before):
+        x = _stretch(x, columns, 3, pool_dim - 1)
+        x = _stretch(x, rows, 2, 1) if pool_dim == 2 else x
+    return x.flatten(2).unflatten(2, grid)
+
+
+def _stretch(x: Tensor, size: int, dim: int, padding: int) -> Tensor:
+    """One side of ``size`` before a pooling: the mean of one or two windows; what no window holds takes the last."""
+    place = torch.arange(size, device=x.device) + padding
+    windows = (((place + shift) // 2).clamp(0, x.shape[dim] - 1) for shift in (-1, 0))
+    first, second = (x.index_select(dim, window) for window in windows)
+    return (first + second) / 2

@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from foveate.models.hvt import convert_weights
+from foveate.adapters import CHILD
+from foveate.models.hvt_weights import convert_weights, unwrapped
 from foveate.storage import MANIFEST, load
 
 
@@ -34,14 +35,16 @@ def load_model(
 
 
 def load_weights_(model: nn.Module, path: Path) -> list[str]:
-    """Fill ``model`` from a file of weights; returns the names of a classifier that did not fit and stays new.
+    """Fill ``model`` from a file of weights; returns the names of what the file does not have and stays as it was.
 
-    Positions of a timm model are resampled to its image size. Anything else that does not fit is an error. The file is
-    safetensors, or of ``torch.save`` and read as plain weights: nothing in it is executed.
+    That is a classifier that did not fit, and what a reduction learns (HVT's positions behind its poolings) where the
+    file is of a model without any. Positions of a timm model are resampled to its image size. Anything else that does
+    not fit is an error. The file is safetensors, or of ``torch.save`` and read as plain weights: nothing in it is
+    executed.
     """
-    tensors = _read_weights(path)
-    if isinstance(model, VisionTransformer):
-        tensors = convert_weights(tensors, model)
+    found = _read_weights(path)
+    unlearned = [name for name in model.state_dict() if name.startswith(f"{CHILD}.") and name not in found]
+    tensors = _converted(found, model, path)
     own = model.state_dict()
     missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     differing = [name for name in own if name in tensors and tensors[name].shape != own[name].shape]
@@ -54,7 +57,16 @@ def load_weights_(model: nn.Module, path: Path) -> list[str]:
         )
     kept = {name: tensor for name, tensor in tensors.items() if name in own and name not in new}
     model.load_state_dict(own | kept)
-    return new
+    return [*new, *unlearned]
+
+
+def _converted(weights: dict[str, Tensor], model: nn.Module, path: Path) -> dict[str, Tensor]:
+    if not isinstance(model, VisionTransformer):
+        return weights
+    try:
+        return convert_weights(weights, model)
+    except ValueError as error:
+        raise ValueError(f"The weights in {path} do not fit this {type(model).__name__}: {error}") from error
 
 
 def _is_classifier(name: str) -> bool:
@@ -72,7 +84,7 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
         raise ValueError(f"{path} is not a readable safetensors file: {error}") from error
     except Exception as error:  # pickles that are more than weights, and files that are no pickles, raise many kinds
         raise ValueError(f"{path} cannot be read as plain weights: {error}") from error
-    data = data.get("model", data.get("state_dict", data)) if isinstance(data, dict) else data
+    data = unwrapped(data) if isinstance(data, dict) else data
     if not isinstance(data, dict) or not all(isinstance(value, Tensor) for value in data.values()):
         raise ValueError(f"{path} holds no weights by name.")
     return data

@@ -11,19 +11,20 @@ class token instead, which is never pooled (the other side of the paper's Table 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import isqrt
 from typing import Any
 
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.layers import to_2tuple
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
-from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
-from torch import Tensor, nn
+from timm.models.vision_transformer import VisionTransformer
+from torch import nn
 
-from foveate.adapters import CHILD, reduction_of
 from foveate.api import reduce_
-from foveate.methods.hvt_pool import HVTPool, Pool, PooledStage, resample
+from foveate.methods.hvt_pool import HVTPool, Pool
+from foveate.models.hvt_weights import convert_weights
 from foveate.models.pyramid import Pyramid
+
+__all__ = ["ENTRY_POINTS", "block_compression", "build_hvt"]
 
 HEAD_DIM = 64
 
@@ -53,18 +54,23 @@ def build_hvt(
 
     ``options`` are those of timm's VisionTransformer: ``num_classes``, ``drop_path_rate``, ``dynamic_img_size``, ...
     """
+    if num_heads < 1:
+        raise ValueError(f"HVT: num_heads is 1 or more, each {HEAD_DIM} channels wide; got {num_heads}.")
     method = None if stages == 0 else HVTPool(stages, pool, pool_dim)  # type: ignore[arg-type]
     grid = _grid(img_size, patch_size)
     if method is not None:
         method.own_counts(depth, grid)  # refuses what cannot be pooled before a large model is made
     shape = {"embed_dim": HEAD_DIM * num_heads, "depth": depth, "num_heads": num_heads}
     head = {"class_token": class_token, "global_pool": "token" if class_token else "avg", "fc_norm": False}
-    model = VisionTransformer(img_size=img_size, patch_size=patch_size, **{**shape, **head, **options})
+    model: Any = VisionTransformer(img_size=img_size, patch_size=patch_size, **{**shape, **head, **options})
+    model.recipe_options = {"stages": 0}  # a save says itself how the model is reduced
     return model if method is None else reduce_(model, method)
 
 
 def _grid(img_size: int | tuple[int, int], patch_size: int | tuple[int, int]) -> tuple[int, int]:
     (height, width), (ph, pw) = to_2tuple(img_size), to_2tuple(patch_size)
+    if min(height, width, ph, pw) < 1:
+        raise ValueError(f"HVT: images of {height} x {width} in patches of {ph} x {pw}; all sides are 1 or more.")
     if height % ph or width % pw:
         raise ValueError(
             f"HVT: patches of {ph} x {pw} do not divide images of {height} x {width}. "
@@ -72,33 +78,6 @@ def _grid(img_size: int | tuple[int, int], patch_size: int | tuple[int, int]) ->
             f"{-(-height // ph) * ph} x {-(-width // pw) * pw}."
         )
     return height // ph, width // pw
-
-
-def convert_weights(weights: dict[str, Any], model: Any) -> dict[str, Tensor]:
-    """Weights of a DeiT or an HVT, made to fit the HVT ``model``; load them with ``model.load_state_dict``.
-
-    The class token and its position go where ``model`` has none; positions are resampled to its image size. What a
-    DeiT does not have, the positions behind the poolings, stays as ``model`` has it.
-    """
-    weights = dict(weights.get("model", weights))  # DeiT's own files hold them one level down
-    if "cls_token" in weights and getattr(model, "cls_token", None) is None:
-        del weights["cls_token"]
-        weights["pos_embed"] = weights["pos_embed"][:, 1:]
-    learned = {name: tensor for name, tensor in model.state_dict().items() if name.startswith(f"{CHILD}.")}
-    return learned | _resample_pooled(dict(checkpoint_filter_fn(weights, model)), model)
-
-
-def _resample_pooled(weights: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """Positions behind the poolings, for the lengths ``model`` has there; a grid is taken to have been square."""
-    reduction = reduction_of(model)
-    stages = {} if reduction is None else reduction.modules_by_block
-    for block, stage in stages.items():
-        name = f"{CHILD}.learned.{block}.pos_embed"
-        if name in weights and isinstance(stage, PooledStage):
-            length = weights[name].shape[1]
-            old = (1, length) if stage.pool_dim == 1 else (isqrt(length), length // isqrt(length))
-            weights[name] = weights[name] if old == stage.shape else resample(weights[name], old, stage.shape)
-    return weights
 
 
 def block_compression(tokens: float, dim: float) -> float:
@@ -117,13 +96,15 @@ def _register(name: str, fixed: dict[str, Any]) -> Callable[..., nn.Module]:
 
     def entry_point(pretrained: bool = False, **options: Any) -> nn.Module:
         options = fixed | options
-        levels = range(options.get("stages", 1) + 1)
+        stages = options.get("stages", 1)
+        if not isinstance(stages, int) or stages < 0:
+            raise ValueError(f"{name}: stages is a whole number, 0 or more; got {stages!r}.")
         return build_model_with_cfg(
             build_hvt,
             name,
             pretrained,
             pretrained_filter_fn=convert_weights,
-            feature_cfg={"feature_cls": Pyramid, "out_indices": tuple(levels)},
+            feature_cfg={"feature_cls": Pyramid, "out_indices": tuple(range(stages + 1))},
             **options,
         )
 

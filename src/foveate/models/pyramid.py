@@ -58,14 +58,15 @@ class Pyramid(nn.Module):
         adapter = find_adapter(self.model)
         encoded = encode(adapter, self.model, images, record=True)
         prefix, grid = adapter.num_prefix(self.model), adapter.grid(self.model, *images.shape[-2:])
-        maps: list[Tensor | None] = []
+        maps: dict[int, Tensor] = {}
         steps: list[Step] = []
         for level, end in enumerate(self.ends[: max(self.levels) + 1]):
             step = encoded.blocks[end].step if level < len(self.ends) - 1 else None
-            tokens = encoded.stream.tokens[:, prefix:] if step is None else step.before
-            maps.append(self._map(tokens, steps, grid) if level in self.levels else None)
+            if level in self.levels:
+                tokens = encoded.stream.tokens[:, prefix:] if step is None else step.before
+                maps[level] = self._map(tokens, steps, grid)
             steps += [] if step is None else [step]
-        return [found for level in self.levels if (found := maps[level]) is not None]
+        return [maps[level] for level in self.levels]
 
     def _map(self, tokens: Tensor, steps: list[Step], grid: tuple[int, int]) -> Tensor:
         if _pools_the_grid(self.model):

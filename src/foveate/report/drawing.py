@@ -63,13 +63,13 @@ def sheet(title: str, lead: Panel, strips: Sequence[Strip]) -> Image.Image:
     left = lead.image.width + 2 * GAP
     heights = [_strip_height(strip) for strip in strips]
     width = left + max(_strip_width(strip) for strip in strips) + GAP
-    height = max(sum(heights), lead.image.height + 2 * LINE) + LINE + 3 * GAP
+    above = _wrapped(title, width - 2 * GAP, TEXT + 2)
+    height = max(sum(heights), lead.image.height + 2 * LINE) + LINE * len(above) + 3 * GAP
     canvas = Image.new("RGB", (width, height), PAPER)
     pen = ImageDraw.Draw(canvas)
-    _write(pen, (GAP, GAP), title, INK, TEXT + 2)
-    top = LINE + 2 * GAP
-    canvas.paste(lead.image, (GAP, top + LINE))
-    _write(pen, (GAP, top + LINE + lead.image.height + 2), lead.caption, FAINT, TEXT)
+    top = _write_lines(pen, (GAP, GAP), above, TEXT + 2) + GAP
+    caption = _shortened(lead.caption, lead.image.width, TEXT)
+    _draw_panel(canvas, pen, Panel(lead.image, caption), (GAP, top + LINE), TEXT)
     for strip, tall in zip(strips, heights, strict=True):
         _draw_strip(canvas, pen, strip, left, top)
         top += tall

@@ -12,7 +12,7 @@ from torch.nn.functional import layer_norm
 from foveate.adapters import encode, find_adapter, reduction_of, spread_to_patches
 from foveate.data.preprocessing import Preprocessing, open_image
 from foveate.report.drawing import Panel, Strip, enlarged, heat, picture_of, rescaled, sheet, stacked
-from foveate.report.pictures import PictureRequest, picture
+from foveate.report.pictures import PictureRequest, evaluating, picture
 
 MAP_WIDTH, PHOTO_WIDTH = 126, 280
 
@@ -45,14 +45,16 @@ def title(model: nn.Module, name: str) -> str:
 def feature_maps(model: nn.Module, images: Tensor, blocks: Sequence[int] | None) -> dict[str, Tensor]:
     """Features (C, H, W) after each of ``blocks`` for one image, under a heading with the number of tokens."""
     adapter = find_adapter(model)
-    encoded = encode(adapter, model, images, record=True)
-    depth, prefix = len(encoded.blocks), adapter.num_prefix(model)
-    grid = adapter.grid(model, *images.shape[-2:])
+    with evaluating(model):
+        encoded = encode(adapter, model, images.to(next(model.parameters())), record=True)
+    prefix, grid = adapter.num_prefix(model), adapter.grid(model, *images.shape[-2:])
+    counts = [output.stream.tokens.shape[1] - prefix for output in encoded.blocks]
+    # exact_last_block leaves no patch token at the end: the choice is among the blocks before
+    depth = len(counts) if blocks is not None else max(1, sum(count > 0 for count in counts))
     found = {}
     for block in chosen_blocks(blocks, depth):
         patches, _ = spread_to_patches(encoded, block, prefix)
-        count = encoded.blocks[block].stream.tokens.shape[1] - prefix
-        found[f"block {block}: {count} tokens"] = patches[0].T.unflatten(1, grid)
+        found[f"block {block}: {counts[block]} tokens"] = patches[0].T.unflatten(1, grid).float().cpu()
     return found
 
 

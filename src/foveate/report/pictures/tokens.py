@@ -14,7 +14,7 @@ import foveate as fv
 from foveate.adapters import Trace, reduction_of
 from foveate.data.preprocessing import Preprocessing, open_image
 from foveate.report.drawing import Panel, picture_of, tiled
-from foveate.report.pictures import PictureRequest, picture
+from foveate.report.pictures import PictureRequest, evaluating, picture
 from foveate.report.pictures.features import chosen_blocks, title
 
 WIDTH, SMALLEST_CELL, MOST_STAGES = 252, 4, 6
@@ -69,7 +69,8 @@ def tokens(model: nn.Module, request: PictureRequest) -> Image.Image:
     preprocessing, groups, maps = Preprocessing.of(model), [], []
     for path in request.images:
         pixels = preprocessing.crop(open_image(path))
-        trace = fv.trace(model, preprocessing.normalise(pixels).unsqueeze(0).to(next(model.parameters())))
+        with evaluating(model):
+            trace = fv.trace(model, preprocessing.normalise(pixels).unsqueeze(0).to(next(model.parameters())))
         blocks = stages(trace) if request.blocks is None else request.blocks
         found = [TokenMap.of(trace, block) for block in blocks]
         photo = Panel(picture_of(fitted(pixels, trace.grid)), path.name)
