@@ -20,6 +20,7 @@ from torchvision.models import VisionTransformer as TorchvisionViT
 import foveate as fv
 from foveate.adapters import find_adapter
 from foveate.methods import Site, all_methods
+from foveate.models import LVViT
 
 IMAGE, PATCH, DIM, DEPTH, HEADS, CLASSES = 24, 4, 32, 4, 2, 7
 GRID = (IMAGE // PATCH, IMAGE // PATCH)
@@ -85,6 +86,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "timm-gated": partial(_timm, attn_layer=GatedAttention),
     "timm-swiglu": partial(_timm, mlp_layer=SwiGLU),
     "timm-dynamic": partial(_timm, dynamic_img_size=True),
+    "timm-lvvit": partial(_timm, LVViT),
     "hf-vit": partial(_hf, "ViTForImageClassification", "ViTConfig", **_WIDE),
     "hf-vit-eager": partial(_hf, "ViTForImageClassification", "ViTConfig", attention="eager", **_WIDE),
     "hf-vit-model": partial(_hf, "ViTModel", "ViTConfig", **_WIDE),

@@ -177,3 +177,13 @@ def test_recording_is_over_when_it_is_over():
     assert encode(find_adapter(model), model, images()).blocks == ()
     assert "timm-cls" in FAMILIES
     assert BlockView.__name__
+
+
+def test_the_limit_of_speed_predicts_too_and_only_cuts(monkeypatch):
+    model = fv.reduce_(make("timm-cls"), DynamicViT().free_slice(), SCHEDULE)
+    calls, whole = [], Predictor.forward
+    monkeypatch.setattr(Predictor, "forward", lambda self, x, kept: calls.append(1) or whole(self, x, kept))
+    trace = fv.trace(model, images())
+    assert len(calls) == 2
+    assert trace.owner(3)[0].tolist() == [*range(17), *[-1] * 19]
+    assert fv.cost(model) == fv.cost(reduced())

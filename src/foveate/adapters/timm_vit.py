@@ -152,7 +152,7 @@ def _head_weighs_tokens(model: Any) -> bool:
 
 
 def _head_reads_patches(model: Any) -> bool:
-    return model.global_pool != "token" or model.attn_pool is not None
+    return model.global_pool != "token" or model.attn_pool is not None or hasattr(model, "aux_head")
 
 
 def _check_pooling(model: Any, wanted: str | None) -> None:
@@ -214,7 +214,10 @@ class TimmAdapter(Adapter):
     def _check_class(model: Any) -> None:
         base = VisionTransformerDistilled if isinstance(model, VisionTransformerDistilled) else VisionTransformer
         ours = ("forward", "forward_features", "forward_head", "forward_intermediates", "pool", "_pos_embed")
+        # a class may say that its own head takes any number of patch tokens, and counts each once (LV-ViT)
+        own_head = {"forward_head"} if getattr(type(model), "head_on_any_tokens", False) else set()
         changed = [name for name in ours if getattr(type(model), name) is not getattr(base, name)]
+        changed = [name for name in changed if name not in own_head]
         if changed:
             raise UnsupportedModel(
                 f"{_who(model)} is a {base.__name__} that overrides {', '.join(changed)}, "
@@ -274,9 +277,9 @@ class TimmAdapter(Adapter):
             grid=grid,
             num_prefix=self.num_prefix(model),
             has_cls=self.has_cls(model),
-            stem_macs_per_patch=model.patch_embed.proj.weight.numel(),
+            stem_macs_per_patch=_stem_macs(model.patch_embed),
             head_macs=per_image + per_token * prefix_read,
-            head_macs_per_patch=per_token,
+            head_macs_per_patch=per_token + linear_macs(getattr(model, "aux_head", None)),
             head_reads_patches=_head_reads_patches(model),
         )
 
@@ -340,6 +343,16 @@ def _block_shape(block: Any) -> BlockShape:
         proj_macs=linear_macs(attn.proj),
         mlp_macs=linear_macs(block.mlp),
     )
+
+
+def _stem_macs(embed: PatchEmbed) -> int:
+    """Multiply-accumulates per patch of one convolution, or of several that end in patches."""
+    total, stride = 0, 1
+    for layer in embed.proj.modules():
+        if isinstance(layer, nn.Conv2d):
+            stride *= layer.stride[0]
+            total += layer.weight.numel() * (embed.patch_size[0] // stride) * (embed.patch_size[1] // stride)
+    return total
 
 
 def _head_macs(model: Any) -> tuple[int, int]:

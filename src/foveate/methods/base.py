@@ -143,6 +143,10 @@ class Method(ABC):
                 "Build the model for that size, reduce it, and train it there."
             ) from error
 
+    def free_slice(self) -> Method | None:
+        """What its speed is measured against, where cutting blindly (``FreeSlice``) would leave out a part of it."""
+        return None
+
     def macs(self, step: StepShape) -> int:
         """Multiply-accumulates of its own matrix products for one image, beyond those of the unreduced block."""
         return 0

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, gumbel_softmax, log_softmax
 
-from foveate.core import Assignment, keep_topk
+from foveate.core import Assignment, keep_topk, selection
 from foveate.methods.base import BlockView, Method, Site, StepShape, register
 
 
@@ -53,12 +53,28 @@ class DynamicViT(Method):
         nothing = (decided.detach().sum(dim=1, keepdim=True) == 0).to(decided.dtype)
         return decided + nothing * torch.zeros_like(decided).scatter(1, likely, 1.0)
 
+    def free_slice(self) -> Method:
+        return PredictAndSlice(self.seed)
+
     def macs(self, step: StepShape) -> int:
         dim = step.dim
         return step.n * (dim * dim + dim * (dim // 2) + (dim // 2) * (dim // 4) + (dim // 4) * 2)
 
     def keep_count(self, rate: float, current: int, first: int, stage: int) -> int:
         return min(current, max(1, int(first * rate**stage + 1e-9)))
+
+
+@dataclass(frozen=True)
+class PredictAndSlice(DynamicViT):
+    """The limit of its speed: the predictors run, and the first tokens stay whatever they say."""
+
+    def assign(self, view: BlockView, keep: int) -> Assignment:
+        chance = _keep_chance(view, None)
+        batch, n = chance.shape[:2]
+        return selection(torch.arange(keep, device=chance.device).expand(batch, keep), n)
+
+    def combine(self, view: BlockView, assignment: Assignment) -> Tensor:
+        return view.tokens[:, : view.prefix + assignment.num_out]
 
 
 class Predictor(nn.Module):

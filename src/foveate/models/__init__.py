@@ -2,5 +2,6 @@
 
 from foveate.models.hvt import block_compression
 from foveate.models.hvt_weights import convert_weights
+from foveate.models.lvvit import LVViT
 
-__all__ = ["block_compression", "convert_weights"]
+__all__ = ["LVViT", "block_compression", "convert_weights"]

@@ -195,7 +195,7 @@ def _variants(
     assert reduction is not None
     grid = find_adapter(reduced).grid(reduced, *size[1:])
     same_counts = _TheseCounts(reduction.plan_for(grid).counts)
-    free = copy_reduced(FreeSlice(site=method.site), same_counts, exact_last_block)
+    free = copy_reduced(method.free_slice() or FreeSlice(site=method.site), same_counts, exact_last_block)
     whole = copy.deepcopy(model) if unit_qk is None else copy_reduced(FreeSlice(), Keep({}), False)
     return {UNREDUCED: whole, REDUCED: reduced, FREE_SLICE: free}
 

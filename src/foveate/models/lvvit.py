@@ -1,0 +1,101 @@
+"""LV-ViT-S (Jiang et al., 2021), the second backbone of DynamicViT, as a timm model.
+
+A DeiT-S with a convolutional stem, 16 blocks of MLP ratio 3 without qkv bias, residual branches halved, and a second
+head on the patch tokens that predicts a class for each; the prediction is y = FC(x_class) + max_i FC_aux(x_i) / 2. When
+tokens are removed the maximum is over those that are left.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from timm.layers import PatchEmbed, to_2tuple
+from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models.vision_transformer import Block, VisionTransformer
+from torch import Tensor, nn
+
+STEM_WIDTH = 64
+
+
+class Halved(nn.Module):
+    """Half of its input: residual branches count half in LV-ViT."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 0.5
+
+
+class HalvedBlock(Block):
+    """timm's block with both residual branches halved."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.ls1 = self.ls2 = Halved()  # type: ignore[assignment]
+
+
+def stem(in_chans: int, width: int, patch_size: int) -> nn.Sequential:
+    """Three convolutions at half the resolution, then one that makes patches."""
+    layers: list[nn.Module] = []
+    for channels, kernel, stride in ((in_chans, 7, 2), (STEM_WIDTH, 3, 1), (STEM_WIDTH, 3, 1)):
+        layers += [nn.Conv2d(channels, STEM_WIDTH, kernel, stride, kernel // 2, bias=False)]
+        layers += [nn.BatchNorm2d(STEM_WIDTH), nn.ReLU(inplace=True)]
+    return nn.Sequential(*layers, nn.Conv2d(STEM_WIDTH, width, patch_size // 2, patch_size // 2))
+
+
+class LVViT(VisionTransformer):
+    """A ViT with that stem and that second head."""
+
+    head_on_any_tokens: ClassVar[bool] = True
+    """Its head takes however many patch tokens are left, and counts each once."""
+
+    def __init__(self, patch_size: Any = 16, in_chans: int = 3, embed_dim: int = 384, **options: Any) -> None:
+        side, other = to_2tuple(patch_size)
+        if side % 2 or side != other:
+            raise ValueError(f"LV-ViT's stem halves the image before it makes square patches; got {patch_size}.")
+        options = {"qkv_bias": False, "mlp_ratio": 3.0, "block_fn": HalvedBlock, **options}
+        super().__init__(patch_size=side, in_chans=in_chans, embed_dim=embed_dim, **options)
+        assert type(self.patch_embed) is PatchEmbed
+        self.patch_embed.proj = stem(in_chans, embed_dim, side)  # type: ignore[assignment]
+        self.aux_head = self._aux_head(self.num_classes)
+
+    def _aux_head(self, num_classes: int) -> nn.Module:
+        return nn.Linear(self.embed_dim, num_classes) if num_classes > 0 else nn.Identity()
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        super().reset_classifier(num_classes, global_pool)
+        self.aux_head = self._aux_head(num_classes)
+
+    def token_predictions(self, tokens: Tensor) -> Tensor:
+        """What the second head says of each patch token, (B, N, classes): the target of token labelling."""
+        return self.aux_head(tokens[:, self.num_prefix_tokens :])
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        by_class = super().forward_head(x, pre_logits)
+        if pre_logits or self.num_classes == 0:
+            return by_class
+        return by_class + self.token_predictions(x).amax(dim=1) / 2
+
+
+CONFIG = {
+    "url": "",  # no weights are published under this name
+    "num_classes": 1000,
+    "input_size": (3, 224, 224),
+    "pool_size": None,
+    "fixed_input_size": True,
+    "crop_pct": 0.9,
+    "interpolation": "bicubic",
+    "mean": IMAGENET_DEFAULT_MEAN,
+    "std": IMAGENET_DEFAULT_STD,
+    "first_conv": "patch_embed.proj.0",
+    "classifier": ("head", "aux_head"),
+    "paper_ids": "arXiv:2104.10858",
+    "paper_name": "All Tokens Matter: Token Labeling for Training Better Vision Transformers",
+}
+default_cfgs = generate_default_cfgs({"lvvit_small.untrained": CONFIG})  # timm reads this name
+
+
+@register_model
+def lvvit_small(pretrained: bool = False, **options: Any) -> VisionTransformer:
+    """LV-ViT-S: 16 blocks of width 384 with 6 heads."""
+    shape = {"embed_dim": 384, "depth": 16, "num_heads": 6}
+    return build_model_with_cfg(LVViT, "lvvit_small", pretrained, **(shape | options))

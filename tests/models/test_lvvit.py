@@ -1,0 +1,97 @@
+"""LV-ViT: its stem, its two heads, and that tokens can be removed from it."""
+
+import pytest
+import timm
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import foveate as fv
+
+
+def small(**options) -> torch.nn.Module:
+    torch.manual_seed(0)
+    options = {"img_size": 64, "depth": 3, "embed_dim": 32, "num_heads": 2, "num_classes": 5} | options
+    return timm.create_model("lvvit_small", **options).eval()
+
+
+def photos() -> torch.Tensor:
+    return torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
+
+
+def test_the_registered_model_is_the_papers():
+    with torch.device("meta"):
+        model = timm.create_model("lvvit_small")
+    assert (len(model.blocks), model.embed_dim, model.blocks[0].attn.num_heads) == (16, 384, 6)
+    assert model.blocks[0].attn.qkv.bias is None
+    assert model.blocks[0].mlp.fc1.out_features == 3 * 384
+    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(26.15, abs=0.01)
+    assert fv.cost(model).macs / 1e9 == pytest.approx(6.552, abs=2e-3)
+    without = fv.cost(model).macs - 196 * 384 * 1000
+    assert without / 1e9 == pytest.approx(6.476, abs=2e-3)
+    assert model.pretrained_cfg["classifier"] == ("head", "aux_head")
+
+
+def test_both_heads_predict_by_hand():
+    model = small()
+    x = model.patch_embed(photos())
+    assert x.shape == (2, 16, 32)
+    x = torch.cat([model.cls_token.expand(2, -1, -1), x], dim=1) + model.pos_embed
+    for block in model.blocks:
+        x = x + 0.5 * block.attn(block.norm1(x))
+        x = x + 0.5 * block.mlp(block.norm2(x))
+    x = model.norm(x)
+    by_token = torch.stack([model.aux_head(x[:, 1 + i]) for i in range(16)]).amax(dim=0)
+    torch.testing.assert_close(model(photos()), model.head(x[:, 0]) + by_token / 2)
+    torch.testing.assert_close(model.token_predictions(x)[:, 3], model.aux_head(x[:, 4]))
+
+
+def test_the_maximum_is_over_the_tokens_that_are_left():
+    model = fv.reduce_(small(), fv.TopK(), fv.Keep([16, 5, 5]))
+    tokens = model.forward_features(photos())
+    assert tokens.shape == (2, 6, 32)
+    expected = model.head(tokens[:, 0]) + model.aux_head(tokens[:, 1:]).amax(dim=1) / 2
+    torch.testing.assert_close(model(photos()), expected)
+    assert torch.equal(fv.restore_(model)(photos()), small()(photos()))
+
+
+@pytest.mark.parametrize("reduced", [False, True])
+def test_costs_are_what_torch_counts(reduced):
+    model = fv.reduce_(small(), fv.DynamicViT(), fv.KeepRate(0.5, blocks=(1,))) if reduced else small()
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(photos()[:1])
+    assert fv.cost(model).macs == counter.get_total_flops() // 2
+
+
+def test_a_new_classifier_is_two():
+    model = small()
+    model.reset_classifier(7)
+    assert model(photos()).shape == (2, 7)
+    assert model.aux_head.out_features == 7
+    model.reset_classifier(0)
+    assert model(photos()).shape == (2, 32)
+
+
+def test_it_is_saved_and_loaded(tmp_path):
+    model = fv.reduce_(small(), fv.DynamicViT(), fv.KeepRate(0.5, blocks=(1,)))
+    assert torch.equal(fv.load(fv.save(model, tmp_path / "m"))(photos()), model(photos()))
+
+
+def test_the_last_block_needs_its_patches():
+    with pytest.raises(ValueError, match="reads patch tokens"):
+        fv.reduce_(small(), fv.TopK(), fv.Keep([16, 5, 5]), exact_last_block=True)
+
+
+def test_odd_patches_are_refused():
+    for patches in (7, (16, 8)):
+        with pytest.raises(ValueError, match="square patches; got"):
+            small(patch_size=patches, img_size=112)
+
+
+def test_a_head_of_another_kind_is_still_refused():
+    class Other(type(small())):
+        head_on_any_tokens = False
+
+    model = small()
+    model.__class__ = Other
+    with pytest.raises(fv.UnsupportedModel, match="overrides forward_head"):
+        fv.reduce_(model, fv.TopK(), fv.Keep([16, 5, 5]))
