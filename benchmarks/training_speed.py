@@ -22,7 +22,7 @@ import foveate as fv
 from foveate.data import Loader, open_data
 from foveate.report.environment import describe_environment
 from foveate.report.speed import interleave
-from foveate.train.build import training_transform
+from foveate.train.augmentation import training_transform
 from foveate.train.recipe import read_recipe
 
 METHODS = {"evit": fv.EViT(), "tome": fv.ToMe()}

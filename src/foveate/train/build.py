@@ -9,22 +9,18 @@ from typing import Any
 
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin
-from PIL import Image
-from timm.data import Mixup, create_transform
 from timm.optim import create_optimizer_v2, param_groups_layer_decay, param_groups_weight_decay
 from timm.scheduler import CosineLRScheduler
-from torch import Tensor, nn, optim
+from torch import nn, optim
 
 import foveate as fv
 from foveate.adapters import reduction_of
 from foveate.data import DataError, ImageData, StreamedData, open_data
-from foveate.data.preprocessing import Preprocessing
 from foveate.methods.options import build as build_method
 from foveate.models.by_name import load_model
 from foveate.schedule import Schedule
 from foveate.train.classifier import freeze_, set_classes_
 from foveate.train.config import (
-    AugmentationSection,
     DataSection,
     ModelSection,
     OptimiserSection,
@@ -169,47 +165,6 @@ def build_objective(config: TrainConfig, model: nn.Module) -> Objective:
         slow = {"backbone_lr": section.backbone_lr, "frozen_epochs": section.frozen_epochs}
         return Dynamic(model, section.smoothing, **weights, **slow, teacher=model_at_start)
     return Classify(model, section.smoothing)
-
-
-def training_transform(config: TrainConfig, model: nn.Module) -> Callable[[Image.Image], Tensor]:
-    """timm's transform for training, to the size and colours the model wants."""
-    wanted, section = Preprocessing.of(model), config.augmentation
-    if section.kind == "evaluation":
-        return wanted.evaluation()
-    try:
-        return _random_transform(section, wanted)
-    except (AssertionError, KeyError, NotImplementedError) as error:
-        raise ValueError(f"timm has no such auto_augment or interpolation: {error!r}.") from error
-
-
-def _random_transform(section: AugmentationSection, wanted: Preprocessing) -> Callable[[Image.Image], Tensor]:
-    return create_transform(
-        (3, wanted.height, wanted.width),
-        is_training=True,
-        scale=(section.scale[0], section.scale[1]),
-        hflip=section.flip,
-        color_jitter=section.colour_jitter,
-        auto_augment=section.auto_augment or None,
-        re_prob=section.erase,
-        re_mode="pixel",
-        interpolation=section.interpolation,
-        mean=wanted.mean,
-        std=wanted.std,
-    )
-
-
-def build_mixup(config: TrainConfig, num_classes: int | None) -> Mixup | None:
-    section = config.augmentation
-    if num_classes is None or not (section.mixup or section.cutmix):
-        return None
-    return Mixup(
-        mixup_alpha=section.mixup,
-        cutmix_alpha=section.cutmix,
-        prob=section.mix_chance,
-        switch_prob=section.cutmix_share,
-        label_smoothing=config.objective.smoothing,
-        num_classes=num_classes,
-    )
 
 
 def build_optimiser(section: OptimiserSection, objective: Objective, batch_size: int) -> optim.Optimizer:

@@ -21,15 +21,14 @@ from foveate.adapters import reduction_of
 from foveate.data import Batch, Loader
 from foveate.data.order import seed_everything, seed_from
 from foveate.data.preprocessing import Preprocessing
+from foveate.train.augmentation import build_mixup, training_transform
 from foveate.train.build import (
     build_accelerator,
-    build_mixup,
     build_model,
     build_objective,
     build_optimiser,
     build_schedule,
     open_both,
-    training_transform,
     warm_keep_rate,
 )
 from foveate.train.checkpoint import (
