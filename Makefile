@@ -11,7 +11,7 @@ compare: $(VENV)/.installed
 	$(BIN)/foveate speed deit_small_patch16_224 --method tome --method evit --budget 0.65 --batch-size 1 16 --seconds 10
 
 test: $(VENV)/.installed-dev check
-	$(BIN)/pytest -n $(WORKERS)
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

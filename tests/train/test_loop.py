@@ -201,10 +201,13 @@ def test_no_checkpoint_is_written_over_a_good_one_once_the_loss_is_no_number(ima
             run.objective.model.head.weight.data.fill_(float("nan"))
 
     run.objective.after_step = poison
-    with pytest.raises(RuntimeError, match="The loss is nan"):
+    with pytest.raises(RuntimeError, match="The loss is nan at step 2"):
         run.train()
-    kept = load_file(tmp_path / CURRENT)["objective/model.pos_embed"]
+    kept = load_file(tmp_path / CURRENT)["objective/model.head.weight"]
     assert kept.isfinite().all()
+    run = Run(small_config(images_folder, "run.checkpoint_steps=1", "schedule.epochs=9", "optimiser.ema=0"), tmp_path)
+    assert run.resume()
+    assert run.state.step == 1
 
 
 @pytest.mark.parametrize("steps", [(2, 5), (3, 4), (1, 2)])

@@ -308,7 +308,8 @@ class Run:
     def save(self) -> None:
         """Write a checkpoint and the log, in one process; not over a good one when the losses are none."""
         self.state.sums = self._summed()
-        self._refuse_nonsense(sum(self.state.sums.values()))
+        whole = all(bool(p.isfinite().all()) for p in self.objective.parameters())
+        self._refuse_nonsense(sum(self.state.sums.values()) if whole else math.nan)
         if self.accelerator.is_main_process:
             write_checkpoint(self.directory, self._checkpoint())
             lines = "".join(json.dumps(line) + "\n" for line in self.state.history)
