@@ -9,22 +9,13 @@ The pretrained ViT-Tiny with its classifier cut to Imagenette's ten classes, by 
 from __future__ import annotations
 
 import torch
-from imagenette import data, folder, parser, say, ten_way_vit_tiny, train
+from imagenette import SHORT, data, folder, parser, say, ten_way_vit_tiny, train
 from torch import nn
 
 import foveate as fv
 from foveate.data import Loader, open_data
 from foveate.data.preprocessing import Preprocessing
 from foveate.train.evaluate import evaluate_side_by_side
-
-RATES = (
-    "model.options={}",
-    "optimiser.lr=5e-5",
-    "optimiser.lr_batch=0",
-    "schedule.warmup_epochs=0",
-    "optimiser.ema=0.99",
-)
-"""The recipe is for 30 epochs of ImageNet in batches of 1024; augmentation stays as it is."""
 
 
 def main() -> None:
@@ -38,13 +29,13 @@ def main() -> None:
         without = top1(fv.reduce_(ten_way_vit_tiny(), fv.EViT(), schedule))
         start = fv.save(ten_way_vit_tiny(), place / "start")
         warm = (f"reduction.keep_rate={args.keep}", "reduction.warmup_start=0", "reduction.warmup_epochs=0.3")
-        after = train("evit-finetune", place / "tuned", args, f"model.name={start}", *warm, *RATES).best
+        after = train("evit-finetune", place / "tuned", args, f"model.name={start}", *warm, *SHORT).best
         assert after is not None
         recovered = (after - without) / (before - without)
         say(keep=args.keep, unreduced=before, without_training=without, tuned=after, recovered=round(recovered, 3))
         if args.control:
             plain = ("reduction.method=none", "reduction.warmup_start=0", "reduction.warmup_epochs=0")
-            control = train("evit-finetune", place / "control", args, f"model.name={start}", *plain, *RATES)
+            control = train("evit-finetune", place / "control", args, f"model.name={start}", *plain, *SHORT)
             say(unreduced_tuned=control.best)
 
 
