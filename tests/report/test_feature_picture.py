@@ -9,18 +9,10 @@ from PIL import Image
 import foveate as fv
 from foveate.cli.main import main
 from foveate.data.preprocessing import Preprocessing, open_image
-from foveate.report.drawing import GAP, LINE, RAMP, Panel, Strip, enlarged, heat, picture_of, rescaled, sheet
+from foveate.report.drawing import GAP, LINE, RAMP, Panel, Strip, enlarged, heat, rescaled, sheet
 from foveate.report.pictures import PictureRequest
 from foveate.report.pictures.features import MAP_WIDTH, chosen_blocks, directions, feature_maps, features, strip
 from foveate.report.pictures.tokens import tokens
-
-
-@pytest.fixture
-def photo(tmp_path):
-    path = tmp_path / "photo.png"
-    pixels = torch.randint(0, 256, (3, 90, 120), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    picture_of(pixels).save(path)
-    return path
 
 
 def hvt(**options):

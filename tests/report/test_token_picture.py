@@ -10,7 +10,7 @@ from foveate.adapters import Trace
 from foveate.cli.main import main
 from foveate.core import Assignment, fuse_rest, partition, selection
 from foveate.methods import Site
-from foveate.report.drawing import GAP, LINE, SLOT, Panel, picture_of, tiled
+from foveate.report.drawing import GAP, LINE, SLOT, Panel, tiled
 from foveate.report.pictures import PictureRequest
 from foveate.report.pictures.tokens import (
     FADED,
@@ -34,14 +34,6 @@ SMALL = (2, 3)
 def pixels():
     shape = (3, SMALL[0] * CELL, SMALL[1] * CELL)
     return torch.randint(0, 200, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-
-
-@pytest.fixture
-def photo(tmp_path):
-    path = tmp_path / "photo.png"
-    colours = torch.randint(0, 256, (3, 90, 120), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    picture_of(colours).save(path)
-    return path
 
 
 def traced(*steps, keys=None, grid=SMALL):

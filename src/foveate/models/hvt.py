@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.layers import to_2tuple
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from timm.models.vision_transformer import VisionTransformer
@@ -23,6 +22,7 @@ from foveate.api import reduce_
 from foveate.methods.hvt_pool import HVTPool, Pool
 from foveate.models.hvt_weights import convert_weights
 from foveate.models.pyramid import Pyramid
+from foveate.models.untrained import untrained
 
 __all__ = ["ENTRY_POINTS", "block_compression", "build_hvt"]
 
@@ -113,21 +113,7 @@ def _register(name: str, fixed: dict[str, Any]) -> Callable[..., nn.Module]:
     return register_model(entry_point)
 
 
-CONFIG = {
-    "url": "",  # no weights are published under these names
-    "num_classes": 1000,
-    "input_size": (3, 224, 224),
-    "pool_size": None,
-    "fixed_input_size": True,
-    "crop_pct": 0.9,
-    "interpolation": "bicubic",
-    "mean": IMAGENET_DEFAULT_MEAN,
-    "std": IMAGENET_DEFAULT_STD,
-    "first_conv": "patch_embed.proj",
-    "classifier": "head",
-    "paper_ids": "arXiv:2103.10619",
-    "paper_name": "Scalable Vision Transformers with Hierarchical Pooling",
-}
+CONFIG = untrained(paper_ids="arXiv:2103.10619", paper_name="Scalable Vision Transformers with Hierarchical Pooling")
 default_cfgs = generate_default_cfgs({f"{name}.untrained": CONFIG for name in ENTRY_POINTS})  # timm reads this name
 for _name, _fixed in ENTRY_POINTS.items():
     _register(_name, _fixed)

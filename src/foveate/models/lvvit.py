@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.layers import PatchEmbed, to_2tuple
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
+
+from foveate.models.untrained import untrained
 
 STEM_WIDTH = 64
 
@@ -76,21 +77,12 @@ class LVViT(VisionTransformer):
         return by_class + self.token_predictions(x).amax(dim=1) / 2
 
 
-CONFIG = {
-    "url": "",  # no weights are published under this name
-    "num_classes": 1000,
-    "input_size": (3, 224, 224),
-    "pool_size": None,
-    "fixed_input_size": True,
-    "crop_pct": 0.9,
-    "interpolation": "bicubic",
-    "mean": IMAGENET_DEFAULT_MEAN,
-    "std": IMAGENET_DEFAULT_STD,
-    "first_conv": "patch_embed.proj.0",
-    "classifier": ("head", "aux_head"),
-    "paper_ids": "arXiv:2104.10858",
-    "paper_name": "All Tokens Matter: Token Labeling for Training Better Vision Transformers",
-}
+CONFIG = untrained(
+    first_conv="patch_embed.proj.0",
+    classifier=("head", "aux_head"),
+    paper_ids="arXiv:2104.10858",
+    paper_name="All Tokens Matter: Token Labeling for Training Better Vision Transformers",
+)
 default_cfgs = generate_default_cfgs({"lvvit_small.untrained": CONFIG})  # timm reads this name
 
 
