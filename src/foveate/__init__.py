@@ -6,6 +6,7 @@ from foveate.api import cost, drop_class_token_, features, reduce_, reschedule_,
 from foveate.core import Assignment
 from foveate.cost import Cost
 from foveate.methods import (
+    ClusterAttention,
     DynamicViT,
     EViT,
     FreeSlice,
@@ -20,6 +21,7 @@ from foveate.methods import (
     ToMe,
     TopK,
     Ward,
+    fit_cluster_counts_,
 )
 from foveate.schedule import Budget, Keep, KeepRate, PlanError, RemovePerBlock, Schedule
 from foveate.storage import load, load_schedule, save, save_schedule
@@ -29,6 +31,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Assignment",
     "Budget",
+    "ClusterAttention",
     "Cost",
     "DynamicViT",
     "EViT",
@@ -54,6 +57,7 @@ __all__ = [
     "cost",
     "drop_class_token_",
     "features",
+    "fit_cluster_counts_",
     "load",
     "load_schedule",
     "models",

@@ -22,7 +22,7 @@ from foveate.adapters import (
     reduction_of,
     spread_to_patches,
 )
-from foveate.cost import Cost, PlanError, count, unreduced
+from foveate.cost import Cost, CountsItself, PlanError, count, unreduced
 from foveate.methods.base import Method
 from foveate.schedule import OwnCounts, Schedule
 
@@ -108,7 +108,12 @@ def drop_class_token_(model: Model) -> Model:
 
 
 def cost(model: nn.Module, image_size: Sequence[int] | None = None) -> Cost:
-    """What one image (channels, height, width) costs, for a reduced or an untouched model."""
+    """What one image (channels, height, width) costs, for a reduced or an untouched model.
+
+    A backbone of another kind may count itself: its method ``foveate_cost(image_size)``.
+    """
+    if isinstance(model, CountsItself):
+        return model.foveate_cost(image_size)
     adapter = find_adapter(model)
     grid = _grid(model, image_size)
     shape = adapter.shape(model, grid)

@@ -8,9 +8,10 @@ the tests hold these numbers equal.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol, runtime_checkable
 
 from foveate.methods.base import Method, Site, StepShape
 from foveate.schedule import Budget, Keep, OwnCounts, PlanError, Schedule, check_blocks
@@ -94,6 +95,15 @@ class Cost:
     def __str__(self) -> str:
         own = f"{self.reduction_macs / 1e6:.1f} M for reduction"
         return f"{self.macs / 1e9:.3f} GMACs ({own}), {self.params / 1e6:.2f} M parameters"
+
+
+@runtime_checkable
+class CountsItself(Protocol):
+    """A model that is no sequence of equal blocks, and knows what it costs."""
+
+    def foveate_cost(self, image_size: Sequence[int] | None = None) -> Cost:
+        """What one image (channels, height, width) costs; its usual size where none is given."""
+        ...
 
 
 def count(shape: ModelShape, plan: Plan, method: Method | None, params: int) -> Cost:

@@ -44,7 +44,7 @@ ERRORS = {
     "cost torchvision:vit_b_32 --image-size 224x320": "square images",
     "cost resnet18": "foveate does not know timm.models.resnet.ResNet",
     "cost resnet18 --image-size 64": "resnet18 cannot be built like this",
-    "cost test_vit --method nothing --remove 3": "There is no method 'nothing'. Known: dynamicvit",
+    "cost test_vit --method nothing --remove 3": "There is no method 'nothing'. Known: cluster-attention, dynamicvit",
     "cost test_vit --method evit:colour=red --remove 3": "EViT has no option 'colour'",
     "cost test_vit --method evit:fuse=maybe --remove 3": "EViT.fuse takes true or false; got 'maybe'",
     "cost test_vit --method evit": "evit needs a schedule: --keep-rate",
@@ -67,7 +67,7 @@ ERRORS = {
     "cost test_vit --image-size 0": "write 224, 224x320",
     "cost test_vit --jso": "unrecognized arguments: --jso",
     "cots test_vit": "invalid choice: 'cots'",
-    "methods nothing": "There is no method 'nothing'. Known: dynamicvit",
+    "methods nothing": "There is no method 'nothing'. Known: cluster-attention, dynamicvit",
     "tables nothing": "There is no table 'nothing'. Known:",
     "show nothing": "There is no picture 'nothing'. Known:",
 }

@@ -1,0 +1,142 @@
+"""ClusTR against PVT v2: what the clustering costs, and how time grows with the image.
+
+    python benchmarks/clustr_speed.py [--batch-size 8] [--threads 2] [--seconds 60] [--sizes 224 448 896]
+
+First 224 px, in turns: clustr_small as the paper has it, with options for speed, and timm's pvt_v2_b2. "realised" is
+images per second over (pvt_v2_b2's times the ratio of their multiply-accumulates without the clustering). Then time per
+pixel at each size, one image at a time, over that at the first. Ratios are paired within rounds; medians are printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from statistics import median, quantiles
+
+import timm
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import foveate as fv
+from foveate.models.clustr_attention import TokenClusters
+from foveate.report.environment import describe_environment
+from foveate.report.speed import interleave
+
+BASE = "pvt_v2_b2"
+VARIANTS: dict[str, dict[str, object]] = {
+    "faithful": {},
+    "window 14": {"window": 14},
+    "share": {"share": True},
+    "project 16": {"project": 16},
+    "window 14, share": {"window": 14, "share": True},
+}
+GROWING: dict[str, dict[str, object]] = {
+    "faithful": {},
+    "window 14, share": {"window": 14, "share": True},
+    "attend within 224 px": {"attend_within": 224},
+    "attend within 224 px, window 14": {"attend_within": 224, "window": 14},
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[224, 448, 896])
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    print(f"{describe_environment(torch.device('cpu'), torch.float32)}; batch {args.batch_size}", flush=True)
+    beside_pvt(args)
+    growth(args)
+
+
+def clustr(options: dict[str, object]) -> nn.Module:
+    torch.manual_seed(0)
+    return timm.create_model("clustr_small", clustering=options).eval()
+
+
+def beside_pvt(args: argparse.Namespace) -> None:
+    models = {BASE: timm.create_model(BASE).eval(), **{name: clustr(options) for name, options in VARIANTS.items()}}
+    clocks = {name: Clock(model) for name, model in models.items()}
+    images = torch.randn(args.batch_size, 3, 224, 224)
+    timers = {name: timer(model, images, clocks[name]) for name, model in models.items()}
+    interleave(timers, rounds=1)
+    for clock in clocks.values():
+        clock.shares.clear()
+    rounds = interleave(timers, None, args.seconds)
+    base_macs = counted(models[BASE])
+    print("\n| clustr_small | GMACs | clustering | img/s | of pvt_v2_b2's | quartiles | realised | clustering's time |")
+    print("|---|---|---|---|---|---|---|---|")
+    for name in VARIANTS:
+        cost = fv.cost(models[name])
+        ratios = [r[BASE] / r[name] for r in rounds]
+        low, _, high = quantiles(ratios, n=4)
+        realised = median(ratios) * (cost.macs - cost.reduction_macs) / base_macs
+        rate, share = args.batch_size / median(r[name] for r in rounds), median(clocks[name].shares)
+        print(
+            f"| {name} | {cost.macs / 1e9:.2f} | {cost.reduction_macs / 1e9:.2f} | {rate:.2f} | {median(ratios):.3f} | "
+            f"{low:.3f}-{high:.3f} | {realised:.3f} | {share:.1%} |"
+        )
+    print(f"{len(rounds)} rounds; {BASE}: {base_macs / 1e9:.2f} GMACs", flush=True)
+
+
+def growth(args: argparse.Namespace) -> None:
+    print("\n| time per pixel | " + " | ".join(f"{size} px" for size in args.sizes) + " |")
+    print("|---" * (len(args.sizes) + 1) + "|")
+    models = {name: clustr(options) for name, options in GROWING.items()} | {BASE: timm.create_model(BASE).eval()}
+    for name, model in models.items():
+        timers = {str(size): timer(model, torch.randn(1, 3, size, size)) for size in args.sizes}
+        interleave(timers, rounds=1)
+        rounds = interleave(timers, rounds=3)
+        first = args.sizes[0]
+        times = [median(r[str(s)] / r[str(first)] for r in rounds) * (first / s) ** 2 for s in args.sizes]
+        print(f"| {name} | " + " | ".join(f"{value:.2f}" for value in times) + " |", flush=True)
+
+
+class Clock:
+    """What share of its passes a model spends on clustering."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.shares: list[float] = []
+        self.spent = 0.0
+        for module in model.modules():
+            if isinstance(module, TokenClusters):
+                module.register_forward_pre_hook(self.begin)
+                module.register_forward_hook(self.end)
+
+    def begin(self, *_: object) -> None:
+        self.started = time.perf_counter()
+
+    def end(self, *_: object) -> None:
+        self.spent += time.perf_counter() - self.started
+
+
+def timer(model: nn.Module, images: torch.Tensor, clock: Clock | None = None) -> Callable[[], float]:
+    """Seconds of one pass."""
+
+    @torch.no_grad()
+    def run_once() -> float:
+        if clock is not None:
+            clock.spent = 0.0
+        start = time.perf_counter()
+        model(images)
+        seconds = time.perf_counter() - start
+        if clock is not None:
+            clock.shares.append(clock.spent / seconds)
+        return seconds
+
+    return run_once
+
+
+def counted(model: nn.Module) -> int:
+    """Multiply-accumulates of a model that is not ours, by torch's counter."""
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(torch.randn(1, 3, 224, 224))
+    return counter.get_total_flops() // 2
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,244 @@
+"""Density peaks clustering with k nearest neighbours (ClusTR, equations 1 and 2), never more than a tile at a time.
+
+    rho_i   = exp(-1/k sum over the k nearest j of d(i, j)^2)                                              (eq. 1)
+    delta_i = min over j with rho_j > rho_i of d(i, j), or max over j of d(i, j) for the densest token     (eq. 2)
+    gamma_i = rho_i delta_i
+
+The M tokens of largest gamma are the centres. Every other token joins the cluster of its nearest token of higher
+density, or (``"nearest"``) that of its nearest centre. What the paper leaves open: a token is no neighbour of itself;
+of tokens equally dense the first counts as denser, and of equal gammas the first is chosen, so that no chance is in it;
+all is computed from logarithms, log gamma = log rho + log delta, as exp(-d^2) of wide tokens is 0 in any precision.
+
+Distances between all pairs are computed in tiles that fit the cache. Where an image fits into one tile, its distances
+are computed once, otherwise one and a half times: once for the density, and, with tokens in order of density, once more
+to those before.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from foveate.core.assignment import take
+from foveate.core.cluster import Clusters
+from foveate.core.precision import in_full_precision, to_float
+
+Joins = Literal["denser", "nearest"]
+
+TILE = 2**20
+"""Distances held at once: 4 MiB in float32, which stay in the cache."""
+ROWS = 64
+"""Rows of a tile at least, however long they are."""
+
+
+class Peaks(NamedTuple):
+    """What is known of every token before centres are chosen."""
+
+    decision: Tensor  # (B, N) log gamma; inf for the densest token, -inf where there is none
+    denser: Tensor
+    """(B, N) nearest token of higher density, of equally near ones the first, or, in tiles, the densest; the densest of
+    all names itself."""
+
+
+@in_full_precision
+@torch.no_grad()
+def find_peaks(x: Tensor, k: int, valid: Tensor | None = None, tile: int = TILE) -> Peaks:
+    """Equations 1 and 2 for tokens x (B, N, C). Tokens where ``valid`` (B, N) is false are none: they pad an image.
+
+    ``tile``: how many distances may be held at once; no result depends on it but by rounding.
+    """
+    x = to_float(x)
+    b, n, _ = x.shape
+    _check_neighbours(k, n, valid)
+    square = torch.linalg.vecdot(x, x)
+    if valid is not None:
+        square = square.masked_fill(~valid, torch.inf)  # so that they are far from everything
+    images = max(1, tile // n**2)
+    parts = [
+        _peaks_of_few(x[i : i + images], square[i : i + images], k, tile if n**2 > tile else None)
+        for i in range(0, b, images)
+    ]
+    peaks = parts[0] if len(parts) == 1 else Peaks(*map(torch.cat, zip(*parts, strict=True)))
+    return peaks if valid is None else peaks._replace(decision=peaks.decision.masked_fill(~valid, -torch.inf))
+
+
+def _peaks_of_few(x: Tensor, square: Tensor, k: int, tile: int | None) -> Peaks:
+    """``find_peaks`` of images that are held whole (``tile`` is None) or in tiles of rows."""
+    n = x.shape[1]
+    if tile is None:
+        table = _distances(x, square, x, square)
+        log_density = _log_density(table, k, start=0)
+        order = _by_density(log_density)
+        distance, denser = _nearest_denser_in(table, order)
+    else:
+        rows = max(ROWS, tile // n)
+        memory = x.new_empty(len(x) * rows * n)  # for all tiles: asking for each anew would leave holes between them
+        log_density = torch.empty_like(square)
+        for part in (slice(start, min(n, start + rows)) for start in range(0, n, rows)):
+            found = _distances(x[:, part], square[:, part], x, square, memory)
+            log_density[:, part] = _log_density(found, k, part.start)
+        order = _by_density(log_density)
+        distance, denser = _nearest_denser(x, square, order, rows, memory)
+    decision = log_density + distance.clamp_min(0).log() / 2
+    return Peaks(decision.scatter(1, order[:, :1], torch.inf), denser)  # the densest has the largest gamma (eq. 2)
+
+
+def _distances(x: Tensor, x_square: Tensor, y: Tensor, y_square: Tensor, memory: Tensor | None = None) -> Tensor:
+    """|x_i - y_j|^2, (B, N_x, N_y); squares are added first, so that both ways are equally long in most digits."""
+    if memory is None:
+        return torch.baddbmm(x_square.unsqueeze(2) + y_square.unsqueeze(1), x, y.transpose(1, 2), alpha=-2)
+    out = memory[: x_square.shape[1] * y_square.numel()].view(*x_square.shape, y_square.shape[1])
+    torch.add(x_square.unsqueeze(2), y_square.unsqueeze(1), out=out)
+    return torch.baddbmm(out, x, y.transpose(1, 2), alpha=-2, out=out)
+
+
+def _log_density(distance: Tensor, k: int, start: int) -> Tensor:
+    """log rho of the tokens from ``start`` on, from their squared distances to all (B, rows, N) (eq. 1): (B, rows)."""
+    distance.diagonal(offset=start, dim1=1, dim2=2).fill_(torch.inf)  # no token is its own neighbour
+    return -_smallest(distance, k).clamp_min(0).mean(dim=2)
+
+
+def _smallest(values: Tensor, k: int) -> Tensor:
+    """The k smallest in each row of (B, R, N), in any order.
+
+    They are in the k groups whose minima are smallest, and finding those first takes half the time where rows are long.
+    """
+    n = values.shape[2]
+    size = _group_size(n, k)
+    if size == 1 or n // size < k:
+        return values.topk(k, dim=2, largest=False, sorted=False).values
+    grouped = values.unflatten(2, (size, n // size))
+    best = grouped.amin(dim=2).topk(k, dim=2, largest=False, sorted=False).indices
+    members = grouped.gather(3, best.unsqueeze(2).expand(-1, -1, size, -1)).flatten(2)
+    return members.topk(k, dim=2, largest=False, sorted=False).values
+
+
+def _group_size(n: int, k: int) -> int:
+    """The divisor of n that leaves least to look through: n / size minima, then k groups."""
+    return min((size for size in range(1, 65) if n % size == 0), key=lambda size: n // size + k * size)
+
+
+def _by_density(log_density: Tensor) -> Tensor:
+    """Tokens from the densest on; of equals the first comes first."""
+    return log_density.sort(dim=1, descending=True, stable=True).indices
+
+
+def _nearest_denser_in(table: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
+    """Squared distance to the nearest token of higher density, and which it is; the densest is its own (eq. 2)."""
+    b, n = order.shape
+    rank = torch.empty_like(order).scatter_(1, order, torch.arange(n, device=order.device).expand(b, n))
+    rank = rank.to(torch.int32)
+    not_denser = rank.unsqueeze(2) >= rank.unsqueeze(1)  # [j, i]: j is not denser than i; a distance goes both ways
+    distance, nearest = table.masked_fill_(not_denser, torch.inf).min(dim=1)
+    return distance, nearest.scatter(1, order[:, :1], order[:, :1])
+
+
+def _nearest_denser(x: Tensor, square: Tensor, order: Tensor, rows: int, memory: Tensor) -> tuple[Tensor, Tensor]:
+    """The same with tokens in order of density, where those before are the denser ones."""
+    n = x.shape[1]
+    x, square = take(x, order), square.gather(1, order)
+    distance, place = torch.empty_like(square), torch.empty_like(order)
+    for start in range(0, n, rows):
+        end = min(n, start + rows)
+        tile = _distances(x[:, :end], square[:, :end], x[:, start:end], square[:, start:end], memory)
+        own = tile[:, start:]
+        own.masked_fill_(torch.ones(end - start, end - start, device=x.device).tril().bool(), torch.inf)
+        distance[:, start:end], place[:, start:end] = tile.min(dim=1)
+    place[:, 0] = 0
+    back = torch.empty_like(order).scatter_(1, order, torch.arange(n, device=x.device).expand(order.shape))
+    return distance.gather(1, back), order.gather(1, place).gather(1, back)
+
+
+def cluster_peaks(x: Tensor, peaks: Peaks, clusters: int | Tensor, joins: Joins = "denser") -> Clusters:
+    """The clusters around the tokens of largest gamma: as many in every image, or ``clusters`` (B,) of them.
+
+    Where images differ, the slots behind an image's own are empty, and their ``member`` means nothing.
+    """
+    b, n = peaks.decision.shape
+    _check_clusters(clusters, n)
+    best = peaks.decision.sort(dim=1, descending=True, stable=True).indices
+    wanted = torch.as_tensor(clusters, device=best.device).reshape(-1, 1)
+    most = clusters if isinstance(clusters, int) else int(clusters.max())
+    chosen = torch.arange(n, device=best.device).expand(b, n) < wanted
+    is_centre = torch.zeros_like(chosen).scatter_(1, best, chosen)
+    slot = is_centre.cumsum(dim=1) - 1
+    places = torch.arange(n, device=best.device).expand(b, n)
+    # the others write into one more slot, which is cut off
+    member = best.new_zeros(b, most + 1).scatter_(1, torch.where(is_centre, slot, most), places)[:, :most]
+    if joins == "nearest":
+        owner = torch.where(is_centre, slot, _nearest_centre(x, member, wanted))
+    else:
+        owner = slot.gather(1, _ends_of_chains(torch.where(is_centre, places, peaks.denser)))
+        owner = owner.clamp_min(0)  # chains of tokens that are not numbers end anywhere
+    return Clusters(owner, member)
+
+
+def _ends_of_chains(leads_to: Tensor) -> Tensor:
+    """Where each token ends when it goes on from token to token (B, N) until one that stays."""
+    for _ in range(max(1, leads_to.shape[1] - 1).bit_length()):  # each turn doubles the steps taken
+        leads_to = leads_to.gather(1, leads_to)
+    return leads_to
+
+
+@in_full_precision
+@torch.no_grad()
+def _nearest_centre(x: Tensor, member: Tensor, wanted: Tensor) -> Tensor:
+    """The centre nearest to each token, (B, N), a tile of tokens at a time; of equals the first."""
+    x = to_float(x)
+    centres = take(x, member)
+    empty = torch.arange(member.shape[1], device=x.device).unsqueeze(0) >= wanted
+    square = torch.linalg.vecdot(centres, centres).masked_fill(empty, torch.inf).unsqueeze(2)
+    rows = max(ROWS, TILE // max(1, member.numel()))
+    parts = [
+        torch.baddbmm(square, centres, x[:, i : i + rows].transpose(1, 2), alpha=-2).min(dim=1).indices
+        for i in range(0, x.shape[1], rows)
+    ]
+    return torch.cat(parts, dim=1)
+
+
+def peaks_macs(n: int, dim: int, tile: int = TILE) -> int:
+    """Multiply-accumulates of ``find_peaks`` for one image of n tokens."""
+    if n**2 <= tile:
+        return n**2 * dim
+    rows = max(ROWS, tile // n)
+    ends = [min(n, start + rows) for start in range(0, n, rows)]
+    before = sum(end * (end - start) for start, end in zip(range(0, n, rows), ends, strict=True))
+    return (n**2 + before) * dim
+
+
+def _check_neighbours(k: int, n: int, valid: Tensor | None) -> None:
+    fewest = n if valid is None or torch.compiler.is_compiling() else int(valid.sum(dim=1).min())
+    if not 1 <= k < fewest:
+        raise ValueError(f"Density by the k nearest neighbours of {fewest} tokens needs 1 <= k < {fewest}; got k={k}.")
+
+
+def _check_clusters(clusters: int | Tensor, n: int) -> None:
+    low, high = (clusters, clusters) if isinstance(clusters, int) else (int(clusters.min()), int(clusters.max()))
+    if not 1 <= low <= high <= n:
+        raise ValueError(f"{n} tokens make 1 to {n} clusters; got {low if low < 1 else high}.")
+
+
+def counts_above(decision: Tensor, threshold: Tensor, most: int) -> Tensor:
+    """How many tokens of each image have a log gamma above ``threshold``, at least 1 and at most ``most``: (B,).
+
+    The number of clusters follows the image's content, and nothing but the image.
+    """
+    return (decision > threshold).sum(dim=1).clamp(1, most)
+
+
+def threshold_for(decision: Tensor, average: float, most: int) -> Tensor:
+    """The threshold at which ``counts_above`` gives ``average`` clusters over the images of ``decision`` (I, N)."""
+    if not 1 <= average <= most:
+        raise ValueError(f"An average of 1 to {most} clusters can be met; got {average:g}.")
+    values = decision[decision.isfinite()].unique()  # sorted; counts change at these alone
+    low, high = -1, len(values) - 1  # the threshold is below all, or at values[high]
+    while low < high:
+        middle = (low + high + 1) // 2
+        threshold = values[middle]
+        if counts_above(decision, threshold, most).float().mean() >= average:
+            low = middle
+        else:
+            high = middle - 1
+    return values[low] if low >= 0 else values[:1].sum() - 1  # nothing finite, or all: below them

@@ -1,0 +1,234 @@
+"""ClusTR: a pyramid of attention over clusters, as timm models (tables 1, 6, 7 and A1).
+
+The skeleton is PVT v2's, which timm keeps: overlapping patch embeddings, a depth-wise convolution in each MLP, a norm
+after each stage, the mean of all tokens and a linear head. Images may have any size and shape from 32 x 32 on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from timm.layers import DropPath, LayerNorm, calculate_drop_path_rates
+from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models._manipulate import checkpoint
+from timm.models.pvt_v2 import MlpWithDepthwiseConv, PyramidVisionTransformerStage, PyramidVisionTransformerV2
+from torch import Tensor, nn
+
+from foveate.core.windows import windows_of
+from foveate.cost import Cost
+from foveate.models.clustr_attention import (
+    Clustering,
+    GridAttention,
+    MultiScaleClusterAttention,
+    Scale,
+    clustering_of,
+)
+from foveate.models.untrained import untrained
+
+MULTI_SCALE = ((64, 16), (16, 4), (4, 1), (1,))
+STRIDE = 32
+"""Pixels in a token of the last stage."""
+GRID_STRIDES = (8, 4, 2, 1)
+MLP_RATIOS = (8, 8, 4, 4)
+
+Attention = Literal["cluster", "grid"]
+
+
+class Block(nn.Module):
+    """z' = ClusAtt(LN(z)) + z, then FFN(LN(z')) + z' (eq. 9)."""
+
+    def __init__(self, dim: int, attention: nn.Module, mlp_ratio: float, proj_drop: float, drop_path: float) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = LayerNorm(dim), LayerNorm(dim)
+        self.attn = attention
+        self.mlp = MlpWithDepthwiseConv(dim, int(dim * mlp_ratio), drop=proj_drop)
+        self.drop_path1, self.drop_path2 = DropPath(drop_path), DropPath(drop_path)
+
+    def forward(self, x: Tensor, grid: tuple[int, int], within: int, scales: list[Scale] | None) -> Tensor:
+        normed = self.norm1(x)
+        if within and max(grid) > within:
+            attended = attend_in_windows(self.attn, normed, grid, within)
+        else:
+            attended = self.attn(normed, grid, scales)
+        x = x + self.drop_path1(attended)
+        return x + self.drop_path2(self.mlp(self.norm2(x), grid))
+
+
+def attend_in_windows(attention: nn.Module, x: Tensor, grid: tuple[int, int], side: int) -> Tensor:
+    """``attention`` inside each window of the grid, as if it were an image; windows of one size go together."""
+    windows = windows_of(grid, side)
+    out = torch.empty_like(x)
+    for shape in sorted(set(windows.shapes)):
+        alike = [tokens for tokens, own in zip(windows.tokens, windows.shapes, strict=True) if own == shape]
+        index = torch.tensor(alike, device=x.device)
+        inside = x[:, index.flatten()].reshape(-1, index.shape[1], x.shape[2])
+        out[:, index.flatten()] = attention(inside, shape).reshape(x.shape[0], -1, x.shape[2])
+    return out
+
+
+class Stage(PyramidVisionTransformerStage):
+    """One resolution: a patch embedding but in the first, then blocks, then a norm."""
+
+    def __init__(self, dim: int, dim_out: int, blocks: Sequence[Block], downsample: bool, within: int, share: bool):
+        super().__init__(dim, dim_out, depth=0, downsample=downsample)
+        self.blocks = nn.ModuleList(blocks)
+        self.within, self.share = within, share
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.downsample is not None:
+            x = self.downsample(x)
+        grid = (x.shape[1], x.shape[2])
+        x = x.flatten(1, 2)
+        scales = self.shared_scales(x, grid)
+        for block in self.blocks:
+            if self.grad_checkpointing and self.training:
+                x = checkpoint(block, x, grid, self.within, scales)
+            else:
+                x = block(x, grid, self.within, scales)
+        return self.norm(x).unflatten(1, grid).permute(0, 3, 1, 2).contiguous()
+
+    def shared_scales(self, x: Tensor, grid: tuple[int, int]) -> list[Scale] | None:
+        """The clusters of all blocks, where they share them."""
+        first: Any = self.blocks[0]
+        if not self.share or not isinstance(first.attn, MultiScaleClusterAttention):
+            return None
+        with torch.no_grad():
+            return first.attn.clusters(first.norm1(x), grid)
+
+
+class ClusTR(PyramidVisionTransformerV2):
+    """A pyramid of clusters. ``scales``: the ratios of each stage; ``attention="grid"`` is the paper's ablation."""
+
+    def __init__(
+        self,
+        depths: Sequence[int] = (1, 2, 6, 1),
+        embed_dims: Sequence[int] = (64, 128, 256, 512),
+        num_heads: Sequence[int] = (1, 2, 4, 8),
+        scales: Sequence[Sequence[float] | float] = MULTI_SCALE,
+        attention: Attention = "cluster",
+        clustering: Clustering | dict[str, object] | None = None,
+        top_keys: int = 0,
+        proj_drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        **options: Any,
+    ) -> None:
+        ratios = _checked_scales(scales, attention, top_keys)
+        super().__init__(depths=(0,) * 4, embed_dims=tuple(embed_dims), num_heads=(1,) * 4, **options)
+        self.depths, self.scales, self.clustering = tuple(depths), ratios, clustering_of(clustering)
+        rates: Any = calculate_drop_path_rates(drop_path_rate, list(depths), stagewise=True)
+        drops = {"attn_drop": attn_drop_rate, "proj_drop": proj_drop_rate}
+        stages = []
+        for i, dim in enumerate(embed_dims):
+            blocks = []
+            for rate in rates[i]:
+                attn: nn.Module
+                if attention == "grid":
+                    attn = GridAttention(dim, num_heads[i], GRID_STRIDES[i], top_keys, **drops)
+                else:
+                    attn = MultiScaleClusterAttention(dim, num_heads[i], ratios[i], self.clustering, **drops)
+                blocks.append(Block(dim, attn, MLP_RATIOS[i], proj_drop_rate, rate))
+            within = self.clustering.attend_within // (4 * 2**i)
+            before = embed_dims[max(0, i - 1)]
+            stages.append(Stage(before, dim, blocks, i > 0, within, self.clustering.share and not within))
+        self.stages = nn.Sequential(*stages)
+        self.apply(self._init_weights)
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        self._check_size(x)
+        return super().forward_features(x)
+
+    def forward_intermediates(self, x: Tensor, *args: Any, **options: Any) -> Any:
+        self._check_size(x)
+        return super().forward_intermediates(x, *args, **options)
+
+    def _check_size(self, x: Tensor) -> None:
+        if x.dim() != 4 or min(x.shape[-2:]) < STRIDE:
+            least = f"{STRIDE} x {STRIDE}"
+            raise ValueError(f"ClusTR takes images (B, C, H, W) of {least} pixels at least; got {tuple(x.shape)}.")
+
+    def foveate_cost(self, image_size: Sequence[int] | None = None) -> Cost:
+        """What one image (channels, height, width) costs; the clustering is the reduction's own part."""
+        height, width = (image_size or (self.in_chans, 224, 224))[1:]
+        grid = _after_conv(height, width, kernel=7, stride=4)
+        params = sum(p.numel() for p in self.parameters())
+        macs = grid[0] * grid[1] * self.patch_embed.proj.weight.numel()
+        own, tokens = 0, []
+        stages: Any = self.stages
+        for stage in stages:
+            if stage.downsample is not None:
+                grid = _after_conv(*grid, kernel=3, stride=2)
+                macs += grid[0] * grid[1] * stage.downsample.proj.weight.numel()
+            work, clustering = stage_macs(stage, grid)
+            macs, own = macs + work + clustering, own + clustering
+            tokens += [grid[0] * grid[1]] * len(stage.blocks)
+        macs += self.head.weight.numel() if isinstance(self.head, nn.Linear) else 0
+        return Cost(params, macs, own, tuple(tokens))
+
+
+def stage_macs(stage: Any, grid: tuple[int, int]) -> tuple[int, int]:
+    """(the blocks' multiply-accumulates, the clustering's) of one stage for one image."""
+    within = stage.within and max(grid) > stage.within
+    places = windows_of(grid, stage.within).shapes if within else [grid]
+    work = clustering = 0
+    for block in stage.blocks:
+        mlp = block.mlp
+        work += grid[0] * grid[1] * (2 * mlp.fc1.weight.numel() + mlp.dwconv.weight.numel())
+        work += sum(block.attn.macs(place) for place in places)
+        if isinstance(block.attn, MultiScaleClusterAttention) and not (stage.share and clustering):
+            clustering += sum(block.attn.clusters.macs(place, block.attn.q.in_features) for place in places)
+    return work, clustering
+
+
+def _after_conv(height: int, width: int, kernel: int, stride: int) -> tuple[int, int]:
+    """Rows and columns after a convolution with half its kernel as padding."""
+    return tuple((side + 2 * (kernel // 2) - kernel) // stride + 1 for side in (height, width))  # type: ignore[return-value]
+
+
+def _checked_scales(scales: Sequence[Any], attention: str, top_keys: int) -> tuple[tuple[float, ...], ...]:
+    """The ratios of each stage; one number stands for a single scale."""
+    if attention not in ("cluster", "grid"):
+        raise ValueError(f"attention is cluster or grid; got {attention!r}.")
+    if top_keys and attention != "grid":
+        raise ValueError("top_keys is an option of attention='grid'.")
+    stages = tuple((float(one),) if isinstance(one, (int, float)) else tuple(map(float, one)) for one in scales)
+    if len(stages) != 4 or not all(stages) or min(min(stage) for stage in stages) < 1:
+        raise ValueError(f"scales are ratios of 1 or more for each of the 4 stages; got {tuple(scales)}.")
+    return stages
+
+
+CONFIG = untrained(
+    fixed_input_size=False,
+    pool_size=(7, 7),
+    paper_name="ClusTR: Exploring Efficient Self-attention via Clustering for Vision Transformers",
+    paper_ids="arXiv:2208.13138",
+)
+NAMES = ("clustr_tiny", "clustr_small", "clustr_base")
+default_cfgs = generate_default_cfgs({f"{name}.untrained": CONFIG for name in NAMES})  # timm reads this name
+
+
+def build_clustr(name: str, pretrained: bool, shape: dict[str, Any], options: dict[str, Any]) -> ClusTR:
+    out_indices = options.pop("out_indices", (0, 1, 2, 3))
+    feature_cfg = {"flatten_sequential": True, "out_indices": out_indices}
+    return build_model_with_cfg(ClusTR, name, pretrained, feature_cfg=feature_cfg, **(shape | options))
+
+
+@register_model
+def clustr_tiny(pretrained: bool = False, **options: Any) -> ClusTR:
+    """ClusTR-T: 1, 2, 6 and 1 blocks (table A1)."""
+    return build_clustr("clustr_tiny", pretrained, {"depths": (1, 2, 6, 1)}, options)
+
+
+@register_model
+def clustr_small(pretrained: bool = False, **options: Any) -> ClusTR:
+    """ClusTR-S: 3, 5, 13 and 2 blocks (table A1)."""
+    return build_clustr("clustr_small", pretrained, {"depths": (3, 5, 13, 2)}, options)
+
+
+@register_model
+def clustr_base(pretrained: bool = False, **options: Any) -> ClusTR:
+    """ClusTR-B: 3, 5, 18 and 3 blocks, 320 channels in the third stage (table A1)."""
+    shape = {"depths": (3, 5, 18, 3), "embed_dims": (64, 128, 320, 512), "num_heads": (1, 2, 5, 8)}
+    return build_clustr("clustr_base", pretrained, shape, options)
