@@ -12,7 +12,7 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from foveate.adapters import CHILD, Adapter, adapter_for, find_adapter, reduction_of
+from foveate.adapters import CHILD, Keeper, find_keeper, keeper_for, reduction_of
 from foveate.api import reduce_, restore_
 from foveate.methods.options import build, describe
 from foveate.schedule import OwnCounts, PlanError, Schedule, build_schedule, describe_schedule
@@ -28,16 +28,16 @@ def save(model: nn.Module, directory: str | os.PathLike[str]) -> Path:
     old save or the new one. Where the architecture cannot be rebuilt from plain data (a model built by hand), a
     warning says so, and ``load`` will ask for an untrained model of that shape.
     """
-    adapter = find_adapter(model)
+    keeper = find_keeper(model)
     folder = Path(directory)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; save needs a directory.")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
         raise ValueError(f"{folder} holds other files and no {MANIFEST}. Give an empty or a new directory.")
-    how = _how(adapter, model)
+    how = _how(keeper, model)
     folder.mkdir(parents=True, exist_ok=True)
     weights = folder / f"model-{secrets.token_hex(4)}.safetensors"
-    manifest = {"format": FORMAT, "weights": weights.name, "model": _checked_recipe(adapter, model), **how}
+    manifest = {"format": FORMAT, "weights": weights.name, "model": _checked_recipe(keeper, model), **how}
     tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in model.state_dict().items()}
     save_file(tensors, weights)
     _replace(folder / MANIFEST, json.dumps(manifest, indent=2))
@@ -90,11 +90,11 @@ def load_schedule(path: str | os.PathLike[str]) -> Schedule:
         raise ValueError(f"{file} does not hold a schedule written by foveate.save_schedule.") from error
 
 
-def _how(adapter: Adapter, model: nn.Module) -> dict[str, Any]:
+def _how(keeper: Keeper, model: nn.Module) -> dict[str, Any]:
     reduction = reduction_of(model)
     if reduction is None:
         return {"reduction": None}
-    blocks = len(adapter.blocks(model))
+    blocks = len(keeper.blocks(model))
     if blocks != reduction.shape.depth:
         raise ValueError(
             f"This model was reduced with {reduction.shape.depth} blocks and has {blocks} left, which a save cannot "
@@ -110,13 +110,13 @@ def _how(adapter: Adapter, model: nn.Module) -> dict[str, Any]:
     }
 
 
-def _checked_recipe(adapter: Adapter, model: nn.Module) -> dict[str, Any] | None:
+def _checked_recipe(keeper: Keeper, model: nn.Module) -> dict[str, Any] | None:
     """The recipe, if a model rebuilt from it is indeed the same one."""
-    recipe = adapter.recipe(model)
+    recipe = keeper.recipe(model)
     if recipe is not None:
         recipe = json.loads(json.dumps(recipe, default=str))
         try:
-            same = _fingerprint(_unreduced(adapter.rebuild(recipe))) == _fingerprint(model)
+            same = _fingerprint(_unreduced(keeper.rebuild(recipe))) == _fingerprint(model)
         except (AssertionError, RuntimeError, TypeError, ValueError):
             same = False  # an option this architecture does not take
         if same:
@@ -139,7 +139,7 @@ def _fingerprint(model: nn.Module) -> tuple[Any, ...]:
 def _rebuild(recipe: dict[str, Any] | None, folder: Path) -> nn.Module:
     if recipe is None:
         raise ValueError(f"{folder} does not hold the model's architecture. Call load({str(folder)!r}, model=...).")
-    return _unreduced(adapter_for(recipe["library"]).rebuild(recipe))
+    return _unreduced(keeper_for(recipe["library"]).rebuild(recipe))
 
 
 def _unreduced(model: nn.Module) -> nn.Module:

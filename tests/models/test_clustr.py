@@ -212,6 +212,22 @@ def test_content_decides_how_many_clusters_there_are():
     torch.testing.assert_close(again(x), together)
 
 
+def test_it_is_saved_and_loaded_with_its_options(tmp_path):
+    options = {"scales": (16, 4, 1, 1), "clustering": {"window": 7, "share": True}, "num_classes": 3, "img_size": 64}
+    model = timm.create_model("clustr_tiny", **options).eval()
+    loaded = fv.load(fv.save(model, tmp_path / "model"))
+    x = images(1, 64, 64)
+    with torch.no_grad():
+        assert torch.equal(loaded(x), model(x))
+    assert loaded.clustering == model.clustering
+    assert fv.cost(loaded) == fv.cost(model)
+
+
+def test_it_is_no_model_to_reduce():
+    with pytest.raises(fv.UnsupportedModel, match="ClusTR decides itself"):
+        fv.reduce_(small(), fv.ToMe(), fv.RemovePerBlock(1))
+
+
 WRONG = {
     "1 or more for each of the 4 stages": lambda: small(scales=(64, 16, 4)),
     "less than one cluster of 256 tokens": lambda: small(scales=(300, 1, 1, 1))(images(1, 64, 64)),

@@ -10,6 +10,7 @@ from torch import nn
 from foveate.adapters.base import (
     CHILD,
     Adapter,
+    Keeper,
     Reduced,
     Reduction,
     UnitQK,
@@ -20,6 +21,7 @@ from foveate.adapters.base import (
 from foveate.adapters.class_token import drop_class_token
 from foveate.adapters.dense import Trace, spread, spread_to_patches
 from foveate.adapters.engine import Encoded, Step, encode, recording
+from foveate.adapters.timm_backbone import BACKBONE
 from foveate.adapters.timm_vit import TIMM
 from foveate.adapters.torchvision_vit import TORCHVISION
 from foveate.adapters.unit_qk import UnitScales
@@ -28,6 +30,7 @@ __all__ = [
     "CHILD",
     "Adapter",
     "Encoded",
+    "Keeper",
     "Reduced",
     "Reduction",
     "Step",
@@ -35,11 +38,12 @@ __all__ = [
     "UnitQK",
     "UnitScales",
     "UnsupportedModel",
-    "adapter_for",
     "all_adapters",
     "drop_class_token",
     "encode",
     "find_adapter",
+    "find_keeper",
+    "keeper_for",
     "recording",
     "reduced_class",
     "reduction_of",
@@ -57,14 +61,19 @@ def all_adapters() -> tuple[Adapter, ...]:
     return TIMM, HF, TORCHVISION
 
 
-def adapter_for(library: str) -> Adapter:
-    """The adapter for models of ``library``, which is imported where need be."""
+def keeper_for(library: str) -> Keeper:
+    """The keeper of models of ``library``, which is imported where need be."""
     if library == "transformers":
         importlib.import_module("transformers")
-    for adapter in all_adapters():
-        if adapter.library == library:
-            return adapter
+    for keeper in (*all_adapters(), BACKBONE):
+        if keeper.library == library:
+            return keeper
     raise ValueError(f"foveate has no adapter for the library {library!r}.")
+
+
+def find_keeper(model: nn.Module) -> Keeper:
+    """Who knows ``model``: its adapter, or, for a backbone that cannot be reduced, its keeper."""
+    return BACKBONE if isinstance(model, nn.Module) and BACKBONE.matches(model) else find_adapter(model)
 
 
 def find_adapter(model: nn.Module) -> Adapter:
@@ -77,6 +86,8 @@ def find_adapter(model: nn.Module) -> Adapter:
         if adapter.matches(model):
             adapter.check(model)
             return adapter
+    if BACKBONE.matches(model):
+        raise UnsupportedModel(f"{type(model).__name__} decides itself which tokens it attends to; it is not reduced.")
     found = f"{type(model).__module__}.{type(model).__qualname__}"
     raise UnsupportedModel(f"foveate does not know {found}. Supported: {_families()}.{_hint(model)}")
 

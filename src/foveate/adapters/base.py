@@ -147,19 +147,38 @@ class Reduction(nn.Module):
         return f"{self.method!r}, {self.schedule!r}{last}{unit}"
 
 
-class Adapter(ABC):
-    """One family of models. Stateless: every method takes the model."""
+class Keeper(ABC):
+    """What is to be known of a kind of models to give them images, to save them and to build them again."""
 
-    family: ClassVar[str]
-    """For people: named when a model is refused."""
     library: ClassVar[str]
     """In saved files."""
-    mixin: ClassVar[type[Reduced]]
-    """Methods that replace the model's own once it is reduced."""
 
     @abstractmethod
     def matches(self, model: nn.Module) -> bool:
-        """Whether this adapter is the one to judge ``model``; ``check`` then says whether it can be reduced."""
+        """Whether this is the one to judge ``model``; an adapter's ``check`` then says whether it can be reduced."""
+
+    @abstractmethod
+    def blocks(self, model: Any) -> list[nn.Module]: ...
+
+    @abstractmethod
+    def image_size(self, model: Any) -> tuple[int, int, int]:
+        """Channels, height and width of the images the model was made for."""
+
+    @abstractmethod
+    def recipe(self, model: Any) -> dict[str, Any] | None:
+        """Plain data from which ``rebuild`` makes an equal, untrained model; None where that cannot be promised."""
+
+    @abstractmethod
+    def rebuild(self, recipe: dict[str, Any]) -> nn.Module: ...
+
+
+class Adapter(Keeper):
+    """One family of models that can be reduced. Stateless: every method takes the model."""
+
+    family: ClassVar[str]
+    """For people: named when a model is refused."""
+    mixin: ClassVar[type[Reduced]]
+    """Methods that replace the model's own once it is reduced."""
 
     @abstractmethod
     def check(self, model: Any) -> None:
@@ -175,15 +194,8 @@ class Adapter(ABC):
     def has_cls(self, model: Any) -> bool: ...
 
     @abstractmethod
-    def blocks(self, model: Any) -> list[nn.Module]: ...
-
-    @abstractmethod
     def grid(self, model: Any, height: int, width: int) -> tuple[int, int]:
         """Rows and columns of patches of an image; ``ValueError`` for a size the model does not take."""
-
-    @abstractmethod
-    def image_size(self, model: Any) -> tuple[int, int, int]:
-        """Channels, height and width of the images the model was made for."""
 
     @abstractmethod
     def shape(self, model: Any, grid: tuple[int, int]) -> ModelShape:
@@ -195,13 +207,6 @@ class Adapter(ABC):
 
     @abstractmethod
     def final_norm(self, model: Any, tokens: Tensor) -> Tensor: ...
-
-    @abstractmethod
-    def recipe(self, model: Any) -> dict[str, Any] | None:
-        """Plain data from which ``rebuild`` makes an equal, untrained model; None where that cannot be promised."""
-
-    @abstractmethod
-    def rebuild(self, recipe: dict[str, Any]) -> nn.Module: ...
 
     def checkpointing(self, model: Any) -> bool:
         """Whether blocks are to be recomputed in the backward pass."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from foveate.adapters import find_adapter, reduction_of
+from foveate.adapters import find_keeper, reduction_of
 from foveate.api import restore_
 from foveate.cli.arguments import ImageSize, Request
 from foveate.models.by_name import load_model
@@ -27,7 +27,7 @@ def load_from(args: argparse.Namespace) -> Loaded:
     """The model that ``arguments.add_model`` asked for, in evaluation mode."""
     options = _size_options(args.model, args.image_size)
     model = load_model(args.model, pretrained=args.pretrained, weights=args.weights, options=options).eval()
-    channels, *size = find_adapter(model).image_size(model)  # raises here for a model that is not supported
+    channels, *size = find_keeper(model).image_size(model)  # raises here for a model that is not supported
     if args.image_size is not None:
         channels, size = args.image_size[0] or channels, list(args.image_size[1:])
     reduction = reduction_of(model)

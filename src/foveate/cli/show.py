@@ -22,6 +22,7 @@ examples:
   foveate show                                             list what there is
   foveate show tokens deit_small_patch16_224 photo.jpg --pretrained --method evit --keep-rate 0.7
   foveate show features hvt_small_1 photo.jpg              feature maps of four blocks, to features.png
+  foveate show clusters clustr_small photo.jpg --stage 3 --weights clustr.safetensors
   foveate show features deit_small_patch16_224 photo.jpg --pretrained --method tome --budget 0.65 --at 0 5 11
 
 keys of --json:
@@ -37,6 +38,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         "--at", metavar="N", type=int, nargs="+", help="blocks to show, from 0; -1 is the last (default: a few)"
     )
     parser.add_argument("--channels", metavar="N", type=int, default=6, help="channels to show of features; default: 6")
+    parser.add_argument("--stage", metavar="N", type=int, default=3, help="stage to show clusters of; default: 3")
     parser.add_argument("--out", metavar="FILE", type=Path, help="file to write; default: PICTURE.png")
     add_methods(parser)
     add_schedule(parser)
@@ -56,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     for request in requests:
         request.apply_(loaded.model)
     name = f"{Path(args.model).name}{untrained(args, loaded.model, requests)}"
-    wanted = PictureRequest(args.images, name, args.at, args.channels)
+    wanted = PictureRequest(args.images, name, args.at, args.channels, args.stage)
     write(known[args.picture](loaded.model, wanted), target)
     if args.json:
         output.print_json({"picture": args.picture, "file": str(target)})

@@ -20,7 +20,7 @@ from timm.data.constants import (
 )
 from torch import Tensor, nn
 
-from foveate.adapters import find_adapter
+from foveate.adapters import find_keeper
 
 Colour = tuple[float, float, float]
 
@@ -47,7 +47,7 @@ class Preprocessing:
     @staticmethod
     def of(model: nn.Module) -> Preprocessing:
         """What ``model`` was made for, as far as it says so; ImageNet's colours where it does not."""
-        _, height, width = find_adapter(model).image_size(model)
+        _, height, width = find_keeper(model).image_size(model)
         if getattr(model, "pretrained_cfg", None):
             known = resolve_model_data_config(model)
             options = {name: known[name] for name in ("mean", "std", "interpolation", "crop_pct", "crop_mode")}

@@ -7,10 +7,11 @@ after each stage, the mean of all tokens and a linear head. Images may have any 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, Literal
 
 import torch
-from timm.layers import DropPath, LayerNorm, calculate_drop_path_rates
+from timm.layers import DropPath, LayerNorm, calculate_drop_path_rates, to_2tuple
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from timm.models._manipulate import checkpoint
 from timm.models.pvt_v2 import MlpWithDepthwiseConv, PyramidVisionTransformerStage, PyramidVisionTransformerV2
@@ -110,6 +111,7 @@ class ClusTR(PyramidVisionTransformerV2):
         attention: Attention = "cluster",
         clustering: Clustering | dict[str, object] | None = None,
         top_keys: int = 0,
+        img_size: int | tuple[int, int] = 224,
         proj_drop_rate: float = 0.0,
         attn_drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
@@ -118,6 +120,21 @@ class ClusTR(PyramidVisionTransformerV2):
         ratios = _checked_scales(scales, attention, top_keys)
         super().__init__(depths=(0,) * 4, embed_dims=tuple(embed_dims), num_heads=(1,) * 4, **options)
         self.depths, self.scales, self.clustering = tuple(depths), ratios, clustering_of(clustering)
+        self.img_size = to_2tuple(img_size)
+        """The images it is meant for; it takes any."""
+        self._own_options = {
+            "depths": self.depths,
+            "embed_dims": tuple(embed_dims),
+            "num_heads": tuple(num_heads),
+            "scales": ratios,
+            "attention": attention,
+            "clustering": asdict(self.clustering),
+            "top_keys": top_keys,
+            "proj_drop_rate": proj_drop_rate,
+            "attn_drop_rate": attn_drop_rate,
+            "drop_path_rate": drop_path_rate,
+            **{name: value for name, value in options.items() if name in ("in_chans", "drop_rate")},
+        }
         rates: Any = calculate_drop_path_rates(drop_path_rate, list(depths), stagewise=True)
         drops = {"attn_drop": attn_drop_rate, "proj_drop": proj_drop_rate}
         stages = []
@@ -149,9 +166,15 @@ class ClusTR(PyramidVisionTransformerV2):
             least = f"{STRIDE} x {STRIDE}"
             raise ValueError(f"ClusTR takes images (B, C, H, W) of {least} pixels at least; got {tuple(x.shape)}.")
 
+    @property
+    def recipe_options(self) -> dict[str, Any]:
+        """What builds a model of this shape again, as plain data."""
+        own = {"num_classes": self.num_classes, "global_pool": self.global_pool, "img_size": self.img_size}
+        return self._own_options | own
+
     def foveate_cost(self, image_size: Sequence[int] | None = None) -> Cost:
         """What one image (channels, height, width) costs; the clustering is the reduction's own part."""
-        height, width = (image_size or (self.in_chans, 224, 224))[1:]
+        height, width = (image_size or (self.in_chans, *self.img_size))[1:]
         grid = _after_conv(height, width, kernel=7, stride=4)
         params = sum(p.numel() for p in self.parameters())
         macs = grid[0] * grid[1] * self.patch_embed.proj.weight.numel()

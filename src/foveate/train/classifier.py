@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from foveate.adapters import CHILD, find_adapter
+from foveate.adapters import CHILD, find_keeper
 
 # parts of a parameter's name that say it comes before the first block
 EMBEDDING = {
@@ -58,7 +58,7 @@ def freeze_(model: nn.Module, what: str, blocks: int = 0) -> None:
         model.requires_grad_(False)
         for layer in classifiers(model):
             layer.requires_grad_(True)
-    all_blocks = find_adapter(model).blocks(model)
+    all_blocks = find_keeper(model).blocks(model)
     if not 0 <= blocks <= len(all_blocks):
         raise ValueError(f"freeze_blocks is 0 to {len(all_blocks)}, the blocks of this model; got {blocks}.")
     if blocks:

@@ -34,6 +34,8 @@ class PictureRequest:
     """Blocks to show; None leaves the choice to the picture."""
     channels: int = 6
     """Channels to show of each block."""
+    stage: int = 3
+    """Stage to show, from 1, of a model that has stages."""
 
 
 Picture = Callable[[nn.Module, PictureRequest], Image.Image]

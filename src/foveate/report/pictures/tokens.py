@@ -116,8 +116,8 @@ def draw_map(pixels: Tensor, held: TokenMap) -> Image.Image:
     rows, columns = held.owner.shape
     photo = fitted(pixels, (rows, columns)).float()
     cell = photo.shape[1] // rows, photo.shape[2] // columns
-    owner, shared, dropped = (_spread(t, cell) for t in (held.owner, held.shared, held.dropped))
-    mean = _spread(_mean_colours(photo, held.owner), cell)
+    owner, shared, dropped = (spread_over_patches(t, cell) for t in (held.owner, held.shared, held.dropped))
+    mean = spread_over_patches(_mean_colours(photo, held.owner), cell)
     faded = photo.lerp(_colour(MIST), FADED)
     joined = faded.lerp(mean, TINTED) if held.fuses else mean
     drawn = torch.where(shared, joined, torch.where(dropped, faded, photo))
@@ -182,7 +182,7 @@ def _borders(owner: Tensor, shared: Tensor) -> Tensor:
     return found
 
 
-def _spread(values: Tensor, cell: tuple[int, int]) -> Tensor:
+def spread_over_patches(values: Tensor, cell: tuple[int, int]) -> Tensor:
     """(..., rows, columns) with every value repeated over its patch's pixels."""
     return values.repeat_interleave(cell[0], dim=-2).repeat_interleave(cell[1], dim=-1)
 

@@ -1,0 +1,45 @@
+"""ClusTR's printed costs, counted from the models."""
+
+import pytest
+import timm
+import torch
+
+from foveate.tables import clustr
+
+
+@pytest.fixture(scope="module")
+def table():
+    return clustr.clustr()
+
+
+def test_every_printed_cell_holds(table):
+    assert table.holds
+    assert table.note.startswith("FLOPs: 8 of 8; parameters: 8 of 8.")
+
+
+def test_the_known_counts(table):
+    """Parameters to the last digit that is known of them, FLOPs by the paper's rule and with all attention."""
+    cells = {row.cells[1]: row.cells for row in table.rows}
+    for label, params, rule, attention in (
+        ("ClusTR-T", 11.682, 2.156, 2.421),
+        ("ClusTR-S", 22.691, 4.800, 5.467),
+        ("ClusTR-B", 40.246, 7.485, 8.333),
+        ("SRA (grid)", 13.182, 2.103, 2.092),
+    ):
+        assert [round(cells[label][i], 3) for i in (7, 3, 4)] == [params, rule, attention]
+    assert all(row.cells[5] >= row.cells[4] for row in table.rows)
+
+
+def test_a_row_that_is_off_does_not_hold(monkeypatch):
+    wrong = clustr.Printed("1", "ClusTR-T", "2.4", "11.7")
+    monkeypatch.setattr(clustr, "PRINTED", (wrong,))
+    assert not clustr.clustr().holds
+
+
+def test_the_rule_replaces_attention_and_adds_norms():
+    with torch.device("meta"):
+        model = timm.create_model("clustr_tiny", scales=(64, 16, 4, 1))
+    plain = clustr.fv.cost(model)
+    norms = 2 * sum(n * c * depth for n, c, depth in ((3136, 64, 1), (784, 128, 2), (196, 256, 6), (49, 512, 1)))
+    norms += 2 * sum(n * c for n, c in ((3136, 64), (784, 128), (196, 256), (49, 512)))
+    assert clustr.papers_flops(model) == plain.macs - plain.reduction_macs + 5 * norms  # these ratios are r squared
