@@ -23,13 +23,16 @@ PROBE_STEPS = 200
 def main() -> None:
     made = parser(__doc__ or "", steps=800)
     made.add_argument("--keep", type=float, nargs="+", default=[0.7, 0.5])
+    made.add_argument("--kinds", nargs="+", default=["scratch", "class", "all"], choices=("scratch", "class", "all"))
+    made.add_argument("--patch-weight", type=float, default=1.0)
     args = made.parse_args()
     with folder(args.out) as place:
         teacher = teacher_folder(place, SIZE)
         for keep in args.keep:
-            scratch = from_scratch(place / f"scratch-{keep}", args, keep)
-            say(keep=keep, start="scratch", steps=args.steps + PROBE_STEPS, top1=scratch)
-            for kind in ("class", "all"):
+            if "scratch" in args.kinds:
+                scratch = from_scratch(place / f"scratch-{keep}", args, keep)
+                say(keep=keep, start="scratch", steps=args.steps + PROBE_STEPS, top1=scratch)
+            for kind in (kind for kind in args.kinds if kind != "scratch"):
                 loss, top1 = distilled(place / f"{kind}-{keep}", teacher, args, keep, kind)
                 say(keep=keep, start=f"distil {kind}", steps=args.steps, probe=PROBE_STEPS, loss=loss, top1=top1)
 
@@ -53,7 +56,8 @@ def distilled(
     """The last loss of a distillation, and the accuracy of a linear classifier on top."""
     recipe = "distill-all" if kind == "all" else "distill-cls"
     told = [f"objective.teacher={teacher}", "objective.teacher_options={}", "optimiser.lr=1e-3"]
-    run = train(recipe, place, args, *student(keep), *told, "schedule.warmup_epochs=0.2")
+    told += [f"objective.patch_weight={args.patch_weight}", "schedule.warmup_epochs=0.2"]
+    run = train(recipe, place, args, *student(keep), *told)
     probe = argparse.Namespace(**{**vars(args), "steps": PROBE_STEPS})
     head = train(
         "linear-probe",

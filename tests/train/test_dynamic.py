@@ -7,9 +7,9 @@ from torch.nn.functional import cross_entropy
 
 import foveate as fv
 from foveate.adapters import CHILD
-from foveate.train.dynamic import Dynamic, initial_teacher, prediction_loss, ratio_loss, token_loss
+from foveate.train.dynamic import Dynamic, ratio_loss, token_loss
 from foveate.train.loop import Run
-from foveate.train.objectives import Moment
+from foveate.train.objectives import Moment, initial_teacher, prediction_loss
 from training import SMALL, small_config
 
 SCHEDULE = fv.KeepRate(0.5, blocks=(1, 2))

@@ -1,5 +1,6 @@
 """Small pieces of training: labels, classifiers, freezing, the search of PoWER-BERT, learning rates."""
 
+import copy
 import json
 import math
 
@@ -16,7 +17,15 @@ from foveate.train.checkpoint import join_optimiser, split_optimiser
 from foveate.train.classifier import classifiers, freeze_, predicted_classes, set_classes_, train_mode_
 from foveate.train.config import OptimiserSection, ReductionSection, ScheduleSection
 from foveate.train.loop import Run
-from foveate.train.objectives import Classify, PowerSearch, correct, hold_mass_, logits_of, retained_share
+from foveate.train.objectives import (
+    Classify,
+    PowerSearch,
+    correct,
+    hold_mass_,
+    initial_teacher,
+    logits_of,
+    retained_share,
+)
 from training import SMALL, small_config
 from zoo import images, make
 
@@ -36,6 +45,22 @@ def test_labels_are_smoothed_once():
     assert objective(photos(), labels)["loss"] == cross_entropy(logits, labels, label_smoothing=0.2)
     soft = torch.full((4, 7), 1 / 7)
     assert objective(photos(), soft)["loss"] == cross_entropy(logits, soft)
+
+
+def test_a_model_learns_to_predict_what_it_predicted_with_all_its_tokens():
+    model, images, labels = vit().eval(), photos(), torch.tensor([0, 1, 2, 6])
+    fv.reduce_(model, fv.EViT(), fv.KeepRate(0.5, blocks=(1,)))
+    objective = Classify(model, kl=0.5, teacher=initial_teacher(model))
+    losses = objective(images, labels)
+    ours, whole = model(images), fv.restore_(copy.deepcopy(model))(images)
+    p, q = whole.softmax(-1), ours.softmax(-1)
+    assert losses["kl"].item() == pytest.approx(0.5 * (p * (p / q).log()).sum(-1).mean().item(), abs=1e-6)
+    assert losses["kl"].item() > 1e-6
+    assert losses["loss"].item() == pytest.approx(cross_entropy(ours, labels).item())
+    assert not any("teacher" in name for name in objective.state_dict())
+    assert "kl" not in Classify(model)(images, labels)
+    with pytest.raises(ValueError, match="needs a teacher"):
+        Classify(model, kl=0.5)
 
 
 def test_hits_are_counted():

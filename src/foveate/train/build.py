@@ -29,8 +29,8 @@ from foveate.train.config import (
     TrainConfig,
 )
 from foveate.train.distill import Distil
-from foveate.train.dynamic import Dynamic, initial_teacher
-from foveate.train.objectives import Classify, Objective, PowerSearch
+from foveate.train.dynamic import Dynamic
+from foveate.train.objectives import Classify, Objective, PowerSearch, initial_teacher
 
 Data = ImageData | StreamedData
 
@@ -164,7 +164,8 @@ def build_objective(config: TrainConfig, model: nn.Module) -> Objective:
         model_at_start = initial_teacher(model) if section.kl_weight or section.token_weight else None
         slow = {"backbone_lr": section.backbone_lr, "frozen_epochs": section.frozen_epochs}
         return Dynamic(model, section.smoothing, **weights, **slow, teacher=model_at_start)
-    return Classify(model, section.smoothing)
+    model_at_start = initial_teacher(model) if section.self_kl else None
+    return Classify(model, section.smoothing, section.self_kl, model_at_start)
 
 
 def build_optimiser(section: OptimiserSection, objective: Objective, batch_size: int) -> optim.Optimizer:

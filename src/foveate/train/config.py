@@ -155,6 +155,8 @@ class ObjectiveSection:
     kind: Literal["classify", "distill", "power-search", "dynamicvit"] = "classify"
     smoothing: float = 0.0
     """Label smoothing."""
+    self_kl: float = 0.0
+    """classify: weight of the divergence from the prediction of the model at the start, with all its tokens."""
     teacher: str = ""
     """distill: the frozen teacher, named like ``model.name``; always with its weights."""
     teacher_weights: str = ""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import kl_div, log_softmax
 
-import foveate as fv
 from foveate.adapters import CHILD, Encoded, find_adapter, recording, reduction_of
-from foveate.train.objectives import Classify, Losses, Moment, logits_of
+from foveate.train.objectives import Classify, Losses, Moment, logits_of, prediction_loss
 
 
 def ratio_loss(decisions: Sequence[Tensor], ratios: Sequence[float]) -> Tensor:
@@ -21,12 +18,6 @@ def ratio_loss(decisions: Sequence[Tensor], ratios: Sequence[float]) -> Tensor:
         raise ValueError(f"There are {len(decisions)} stages of decisions and {len(ratios)} ratios to meet.")
     parts = [(kept.mean(dim=1) - ratio).square().mean() for kept, ratio in zip(decisions, ratios, strict=True)]
     return torch.stack(parts).mean()
-
-
-def prediction_loss(logits: Tensor, teacher_logits: Tensor) -> Tensor:
-    """KL(teacher || student) of the two predictions, mean over images."""
-    ours, theirs = log_softmax(logits.float(), dim=-1), log_softmax(teacher_logits.float(), dim=-1)
-    return kl_div(ours, theirs, reduction="batchmean", log_target=True)
 
 
 def token_loss(tokens: Tensor, teacher_tokens: Tensor, kept: Tensor) -> Tensor:
@@ -55,15 +46,14 @@ class Dynamic(Classify):
         frozen_epochs: float = 5,
         teacher: nn.Module | None = None,
     ) -> None:
-        super().__init__(model, smoothing)
+        super().__init__(model, smoothing, kl, teacher)
         reduction = reduction_of(model)
         if reduction is None or not reduction.method.trains_by_masks:
             raise ValueError("This objective trains what reduction.method=dynamicvit adds to the model.")
-        self.kl, self.tokens, self.ratio = kl, tokens, ratio
+        self.tokens, self.ratio = tokens, ratio
         self.backbone_lr, self.frozen_epochs = backbone_lr, frozen_epochs
-        if (kl or tokens) and teacher is None:
-            raise ValueError("Distillation (kl, tokens) needs a teacher: initial_teacher(model), or weights of 0.")
-        self._teacher = (None if teacher is None else teacher.eval().requires_grad_(False),)  # hidden from the state
+        if tokens and teacher is None:
+            raise ValueError("Distillation (tokens) needs a teacher: initial_teacher(model), or a weight of 0.")
         self.ratios = [count / reduction.shape.num_patches for count in _stage_counts(model)]
 
     def forward(self, images: Tensor, labels: Tensor) -> Losses:
@@ -76,10 +66,9 @@ class Dynamic(Classify):
         return losses
 
     def _distillation(self, images: Tensor, logits: Tensor, encoded: Encoded, kept: Tensor) -> Losses:
-        (teacher,) = self._teacher
-        assert teacher is not None
+        teacher = self.teacher(images.device)
         with torch.no_grad(), recording() as seen:
-            teacher_logits = logits_of(teacher.to(images.device)(images))
+            teacher_logits = logits_of(teacher(images))
         ours, theirs = _patches(self.model, encoded), _patches(teacher, seen[0])
         parts = {"kl": self.kl * prediction_loss(logits, teacher_logits)}
         return parts | {"tokens": self.tokens * token_loss(ours, theirs, kept)}
@@ -107,15 +96,6 @@ class Dynamic(Classify):
             self.model(images)
         keeps = [seen[0].blocks[block].stream.keep for block in self._stages()]
         return [kept.mean().item() for kept in keeps if kept is not None]
-
-
-def initial_teacher(model: nn.Module) -> nn.Module:
-    """The model as it is now, unreduced, frozen, and sharing nothing with it."""
-    teacher = copy.deepcopy(model)
-    if reduction_of(teacher) is not None:
-        fv.restore_(teacher)
-    # an untouched model is reduced by nothing, so that what it sees inside can be recorded
-    return fv.reduce_(teacher, fv.TopK(), fv.Keep({})).eval().requires_grad_(False)
 
 
 def _patches(model: Any, encoded: Encoded) -> Tensor:

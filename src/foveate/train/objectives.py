@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, kl_div, log_softmax
 
 import foveate as fv
 from foveate.adapters import reduction_of
@@ -65,16 +66,34 @@ class Objective(nn.Module, ABC):
 
 
 class Classify(Objective):
-    """Cross-entropy with labels, which may be soft: ``Mixup`` makes them so."""
+    """Cross-entropy with labels, which may be soft (``Mixup`` makes them so), and ``kl`` times the divergence from the
+    prediction of a frozen ``teacher``: the model as it was before tokens were taken from it, ``initial_teacher``.
+    """
 
     better = "top1"
 
-    def __init__(self, model: nn.Module, smoothing: float = 0.0) -> None:
+    def __init__(
+        self, model: nn.Module, smoothing: float = 0.0, kl: float = 0.0, teacher: nn.Module | None = None
+    ) -> None:
         super().__init__(model)
-        self.smoothing = smoothing
+        self.smoothing, self.kl = smoothing, kl
+        if kl and teacher is None:
+            raise ValueError("Distillation (kl) needs a teacher: initial_teacher(model), or a weight of 0.")
+        self._teacher = (None if teacher is None else teacher.eval().requires_grad_(False),)  # hidden from the state
 
     def forward(self, images: Tensor, labels: Tensor) -> Losses:
-        return {"loss": self.cross_entropy(logits_of(self.model(images)), labels)}
+        logits = logits_of(self.model(images))
+        losses = {"loss": self.cross_entropy(logits, labels)}
+        if self.kl:
+            with torch.no_grad():
+                target = logits_of(self.teacher(images.device)(images))
+            losses["kl"] = self.kl * prediction_loss(logits, target)
+        return losses
+
+    def teacher(self, device: torch.device) -> nn.Module:
+        (teacher,) = self._teacher
+        assert teacher is not None
+        return teacher.to(device)
 
     def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
         smoothing = self.smoothing if labels.dim() == 1 else 0.0  # soft labels are smoothed already
@@ -139,6 +158,21 @@ def hold_mass_(model: nn.Module, share: float) -> None:
         low, high = (middle, high) if retained_share(model, middle) < share else (low, middle)
     for module in soft_extracts(model):
         module.retention.add_(high).clamp_(0, 1)
+
+
+def prediction_loss(logits: Tensor, teacher_logits: Tensor) -> Tensor:
+    """KL(teacher || student) of the two predictions, mean over images."""
+    ours, theirs = log_softmax(logits.float(), dim=-1), log_softmax(teacher_logits.float(), dim=-1)
+    return kl_div(ours, theirs, reduction="batchmean", log_target=True)
+
+
+def initial_teacher(model: nn.Module) -> nn.Module:
+    """The model as it is now, unreduced, frozen, and sharing nothing with it."""
+    teacher = copy.deepcopy(model)
+    if reduction_of(teacher) is not None:
+        fv.restore_(teacher)
+    # an untouched model is reduced by nothing, so that what it sees inside can be recorded
+    return fv.reduce_(teacher, fv.TopK(), fv.Keep({})).eval().requires_grad_(False)
 
 
 def logits_of(output: Any) -> Tensor:
