@@ -20,7 +20,7 @@ def test_keys_and_values_are_those_of_cluster_means():
         trace = fv.trace(model, x)
         normed = block.norm1(embedded)
         patches = normed[:, 1:]
-        scaled = patches / 32**0.5
+        scaled = patches * (0.01 / 32) ** 0.5
         owner, _ = cluster_peaks(scaled, find_peaks(scaled, 5), 9)
         means = torch.stack([torch.stack([patches[b][owner[b] == j].mean(dim=0) for j in range(9)]) for b in range(2)])
         sizes = torch.stack([torch.bincount(one, minlength=9) for one in owner]).float()
@@ -81,6 +81,7 @@ def test_thresholds_travel_with_the_model(tmp_path):
 WRONG = {
     "ratio is above 1": lambda: fv.ClusterAttention(ratio=0.5),
     "blocks goes with a ratio": lambda: fv.ClusterAttention(blocks=(1,)),
+    "sharpness is above 0": lambda: fv.ClusterAttention(sharpness=0),
     "k is 1 or more": lambda: fv.ClusterAttention(k=0),
     "average is a share": lambda: fv.ClusterAttention(average=0),
     "ratio is 37, and there are 36 tokens": lambda: fv.reduce_(make("timm-cls"), fv.ClusterAttention(ratio=37)),

@@ -241,4 +241,7 @@ def threshold_for(decision: Tensor, average: float, most: int) -> Tensor:
             low = middle
         else:
             high = middle - 1
-    return values[low] if low >= 0 else values[:1].sum() - 1  # nothing finite, or all: below them
+    if low < 0:
+        return values[:1].sum() - 1  # below all there is
+    # between two values that occur: at one, the last digit would decide about its token
+    return values[low : low + 2].mean() if low + 1 < len(values) else values[low] + 1

@@ -23,8 +23,8 @@ class ClusterAttention(Method):
     Density peaks clustering (ClusTR, eq. 1-2) of the block's normed input, of which the patch tokens are read; keys and
     values are made of cluster means. Deviations, which let it work without training: a mean has equal weights, where
     ClusTR learns them (eq. 3), and attention adds log(size) of a cluster, so that it weighs as much as its members.
-    Distances are divided by the square root of the width, without which exp(-d^2) of eq. 1 tells nothing but the
-    densest region: a squared distance of normed tokens grows with the width.
+    Density is exp(-``sharpness`` d^2 / C) of a mean squared distance d^2 in C channels. Eq. 1 as printed has no such
+    factor, and where it is large the densest region takes all centres.
 
     It works at a ``ratio`` of its own, ``fv.reduce_(model, ClusterAttention(ratio=4))``, or by a schedule, whose counts
     are keys in each block. With ``average`` below 1 the number of clusters follows the image's content: the counts
@@ -40,6 +40,8 @@ class ClusterAttention(Method):
     """Nearest neighbours that make up the density."""
     joins: Literal["denser", "nearest"] = "denser"
     """Whose cluster a token joins: that of its nearest denser token (the paper's chain), or of the nearest centre."""
+    sharpness: float = 0.01
+    """How much density counts beside distance in the choice of centres; 1: as in the registered ClusTR models."""
     average: float = 1.0
     """Share of the clusters that images have on average, where content decides; 1: every image has all."""
     carry: bool = True
@@ -55,6 +57,8 @@ class ClusterAttention(Method):
             raise ValueError("ClusterAttention.blocks goes with a ratio; a schedule names blocks itself.")
         if self.k < 1:
             raise ValueError(f"ClusterAttention.k is 1 or more; got {self.k}.")
+        if not 0 < self.sharpness < math.inf:
+            raise ValueError(f"ClusterAttention.sharpness is above 0; got {self.sharpness}.")
         if not 0 < self.average <= 1:
             raise ValueError(f"ClusterAttention.average is a share, above 0 and at most 1; got {self.average}.")
 
@@ -62,7 +66,7 @@ class ClusterAttention(Method):
         return None if self.average == 1 else ClusterCount(self.average)
 
     def assign(self, view: BlockView, keep: int) -> Assignment:
-        tokens = view.patches.detach() * view.patches.shape[-1] ** -0.5
+        tokens = view.patches.detach() * (self.sharpness / view.patches.shape[-1]) ** 0.5
         if not self.k < tokens.shape[1]:
             raise ValueError(f"ClusterAttention.k must be below the {tokens.shape[1]} tokens; got {self.k}.")
         peaks = find_peaks(tokens, self.k)
