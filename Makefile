@@ -4,14 +4,21 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= auto
 
-.PHONY: compare test check clean
+.PHONY: compare test browser check clean
 
 compare: $(VENV)/.installed
-	$(BIN)/foveate cost deit_small_patch16_224 --method tome --method evit --method topk --budget 0.65
-	$(BIN)/foveate speed deit_small_patch16_224 --method tome --method evit --budget 0.65 --batch-size 1 16 --seconds 10
+	$(BIN)/foveate compare --out foveate-report
 
-test: $(VENV)/.installed-dev check
+test: $(VENV)/.installed-dev check browser
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal
+
+# the report is tested in a real browser where one may be installed; else those tests skip with a warning
+browser:
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
+	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	    (apt-get install -y --no-install-recommends chromium || \
+	     (apt-get update && apt-get install -y --no-install-recommends chromium)) >/dev/null 2>&1; } || \
+	  echo "No Chromium: the report will not be tested in a browser."
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -30,4 +37,4 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@ $(VENV)/.installed
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis foveate-report

@@ -1,6 +1,6 @@
 """ClusTR learns: it fits 64 photographs of Imagenette's training split.
 
-    FOVEATE_ASSETS=... python benchmarks/clustr_overfit.py [--steps 150] [--size 96] [--window 0] [--attention grid]
+    FOVEATE_ASSETS=... python benchmarks/clustr_overfit.py [--steps 80] [--size 96] [--window 0] [--attention grid]
 
 clustr_tiny from scratch, Adam, no augmentation; accuracy on the same 64 images at the end, and how far the weights of
 tokens inside their clusters have moved from equal ones.
@@ -22,7 +22,7 @@ from foveate.models.clustr_attention import MultiScaleClusterAttention
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--size", type=int, default=96)
     parser.add_argument("--window", type=int, default=0)
     parser.add_argument("--attention", choices=("cluster", "grid"), default="cluster")

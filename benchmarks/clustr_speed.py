@@ -45,11 +45,14 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--rounds", type=int, default=2, help="of the sizes")
+    parser.add_argument("--growth-only", action="store_true")
     parser.add_argument("--sizes", type=int, nargs="+", default=[224, 448, 896])
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     print(f"{describe_environment(torch.device('cpu'), torch.float32)}; batch {args.batch_size}", flush=True)
-    beside_pvt(args)
+    if not args.growth_only:
+        beside_pvt(args)
     growth(args)
 
 
@@ -89,8 +92,8 @@ def growth(args: argparse.Namespace) -> None:
     models = {name: clustr(options) for name, options in GROWING.items()} | {BASE: timm.create_model(BASE).eval()}
     for name, model in models.items():
         timers = {str(size): timer(model, torch.randn(1, 3, size, size)) for size in args.sizes}
-        interleave(timers, rounds=1)
-        rounds = interleave(timers, rounds=3)
+        timers[str(args.sizes[0])]()  # warms up; the largest takes a minute
+        rounds = interleave(timers, rounds=args.rounds)
         first = args.sizes[0]
         times = [median(r[str(s)] / r[str(first)] for r in rounds) * (first / s) ** 2 for s in args.sizes]
         print(f"| {name} | " + " | ".join(f"{value:.2f}" for value in times) + " |", flush=True)

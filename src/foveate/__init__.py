@@ -1,5 +1,8 @@
 """foveate: vision transformers that keep fewer tokens, by any published way of choosing them."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from foveate import models
 from foveate.adapters import Trace, UnsupportedModel
 from foveate.api import cost, drop_class_token_, features, reduce_, reschedule_, restore_, trace
@@ -28,6 +31,17 @@ from foveate.storage import load, load_schedule, save, save_schedule
 
 __version__ = "0.1.0"
 
+if TYPE_CHECKING:
+    from foveate.report.compare import compare
+
+
+def __getattr__(name: str) -> Any:
+    """``fv.compare`` stands on everything else here, so it is imported when it is asked for."""
+    if name == "compare":
+        return importlib.import_module("foveate.report.compare").compare
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
     "Assignment",
     "Budget",
@@ -54,6 +68,7 @@ __all__ = [
     "Trace",
     "UnsupportedModel",
     "Ward",
+    "compare",
     "cost",
     "drop_class_token_",
     "features",

@@ -9,19 +9,21 @@ import traceback
 from collections.abc import Sequence
 
 import foveate
-from foveate.cli import cost, evaluate, methods, recipes, show, speed, tables, train
+from foveate.cli import compare, cost, evaluate, methods, recipes, show, speed, tables, train
 from foveate.cli.arguments import Parser
 
 DESCRIPTION = "Vision transformers that keep fewer tokens: what that costs, what it gains, and how it looks."
 EPILOG = """\
 examples:
+  foveate compare                                      the built-in demonstration
+  foveate compare deit_small_patch16_224 --pretrained --data photographs
   foveate cost deit_small_patch16_224 --method evit --keep-rate 0.7 --blocks 3,6,9
   foveate speed deit_small_patch16_224 --method tome --remove 13 --batch-size 1 16
   foveate methods
 
 exit codes: 0 fine, 1 a result that does not hold, 2 wrong input, 130 interrupted"""
 
-COMMANDS = (cost, speed, evaluate, methods, tables, show, train, recipes)
+COMMANDS = (compare, cost, speed, evaluate, methods, tables, show, train, recipes)
 BAD_INPUT, INTERRUPTED, CLOSED_PIPE = 2, 130, 141  # the last two: 128 + the signal's number, as shells count
 
 

@@ -11,13 +11,19 @@ from foveate.data.folder import open_folder
 from foveate.data.hugging_face import open_hugging_face
 from foveate.data.images import DataError
 from foveate.data.labels import Request
+from foveate.data.scenes import open_scenes
 from foveate.data.shards import find_shards, is_url, open_shards
 from foveate.data.source import ImageData
 from foveate.data.stream import StreamedData, open_stream
 from foveate.data.torchvision_sets import open_torchvision
 
-KINDS = "a folder, a .csv file, hf:NAME_OR_PATH, wds:PATTERN or torchvision:NAME"
-OPTIONS = {"hf": {"label_column"}, "wds": {"length"}, "torchvision": {"root", "download"}}
+KINDS = "a folder, a .csv file, hf:NAME_OR_PATH, wds:PATTERN, torchvision:NAME or scenes:"
+OPTIONS: dict[str, set[str]] = {
+    "hf": {"label_column"},
+    "wds": {"length"},
+    "torchvision": {"root", "download"},
+    "scenes": set(),
+}
 """What only one kind of data understands."""
 
 
@@ -53,6 +59,8 @@ def open_data(
         return open_hugging_face(rest, request, **given)
     if kind == "torchvision":
         return open_torchvision(rest, request, **given)
+    if kind == "scenes":
+        return open_scenes(rest, request)
     return _open_shards(rest, request, length) if kind == "wds" else _open_path(text, request)
 
 

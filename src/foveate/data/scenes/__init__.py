@@ -1,0 +1,145 @@
+"""Scenes: pictures drawn by foveate itself, to show and to test with, where no images are at hand.
+
+Each shows one object of ten kinds, at a random place, size and turn, in random colours and texture, over a cluttered
+background. Only its form tells its kind. A scene depends on (seed, split, index) and nothing else, can be drawn at any
+resolution, and brings the object's mask, so that it can be measured how many of a model's tokens lie on the object.
+
+    scene(3, split="val").image
+    open_data("scenes:count=500,size=96", "val")
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from foveate.data.images import DataError
+from foveate.data.labels import Request, declared_labels
+from foveate.data.scenes.draws import Draws
+from foveate.data.scenes.painting import Canvas, background, clutter, coverage, grain, texture, turned
+from foveate.data.scenes.shapes import SHAPES
+from foveate.data.source import ImageData, image_data
+from foveate.data.splits import choose_split
+
+KINDS = tuple(SHAPES)
+"""What a scene can show, in the order of labels."""
+COUNTS = {"train": 30_000, "val": 2_000}
+"""Splits, and how many scenes each has where nothing else is said."""
+SIZE = 96
+SMALLEST = 32
+"""Pixels a side, below which kinds cannot be told apart."""
+RADII = (0.17, 0.32)
+"""Least and greatest radius of the circle around an object, as a share of the image's side."""
+OPTIONS = ("count", "size", "seed")
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One picture, and what is known of it."""
+
+    image: Image.Image
+    label: int
+    """A number of ``KINDS``."""
+    mask: NDArray[np.bool_]  # (size, size), true on the object
+
+
+def scene(index: int, *, split: str = "train", size: int = SIZE, seed: int = 0) -> Scene:
+    """Scene number ``index`` of a split. Ten scenes in a row show each kind once."""
+    _check(size, seed)
+    if index < 0:
+        raise DataError(f"Scenes count from 0; got index={index}.")
+    names = tuple(COUNTS)
+    draws = Draws(seed, names.index(choose_split(split, names, "scenes:")), index)
+    label, canvas = index % len(KINDS), Canvas.empty(size)
+    background(draws, canvas)
+    clutter(draws, canvas)
+    mask = _object(draws, canvas, label)
+    grain(draws, canvas)
+    pixels = (np.clip(canvas.pixels, 0.0, 1.0) * 255 + 0.5).astype(np.uint8)
+    return Scene(Image.fromarray(pixels), label, mask)
+
+
+def _object(draws: Draws, canvas: Canvas, label: int) -> NDArray[np.bool_]:
+    """Paint the object and return where it is."""
+    radius = draws.between(*RADII)
+    x, y = (draws.between(radius, 1 - radius) for _ in range(2))
+    rows, columns = canvas.near(x, y, radius)
+    window = canvas.window(rows, columns)
+    turn = draws.between(0, 2 * math.pi)
+    along, across = turned((window.x - x) / radius, (window.y - y) / radius, turn)
+    covered = coverage(SHAPES[KINDS[label]](along, across), 1 / (canvas.size * radius))
+    window.paint(covered, texture(draws, along, across))
+    mask = np.zeros((canvas.size, canvas.size), dtype=bool)
+    mask[rows, columns] = covered > 0.5
+    return mask
+
+
+@dataclass(frozen=True)
+class Scenes:
+    """The scenes of one split, by number. They are drawn when they are asked for; nothing is stored."""
+
+    split: str = "train"
+    count: int = COUNTS["train"]
+    size: int = SIZE
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check(self.size, self.seed)
+        choose_split(self.split, COUNTS, "scenes:")
+        if self.count < 1:
+            raise DataError(f"scenes: count is a number of scenes, 1 or more; got {self.count}.")
+
+    def __len__(self) -> int:
+        return self.count
+
+    def name(self, index: int) -> str:
+        return f"scenes:size={self.size},seed={self.seed}/{self.split}[{index}]"
+
+    def open(self, index: int) -> Image.Image:
+        return self.scene(index).image
+
+    def mask(self, index: int) -> NDArray[np.bool_]:
+        """Where the object of this scene is."""
+        return self.scene(index).mask
+
+    def scene(self, index: int) -> Scene:
+        if not 0 <= index < self.count:
+            raise IndexError(f"There are {self.count} scenes; got index {index}.")
+        return scene(index, split=self.split, size=self.size, seed=self.seed)
+
+    def as_data(self, request: Request | None = None) -> ImageData:
+        """The scenes as a `Loader` takes them."""
+        labels = np.arange(self.count, dtype=np.int64) % len(KINDS)
+        asked = Request(self.split) if request is None else request
+        return image_data(self, self.split, declared_labels(labels, KINDS, asked, "scenes:"), "scenes:")
+
+
+def open_scenes(text: str, request: Request) -> ImageData:
+    """What ``scenes:`` and ``text`` name: options as ``count=500,size=96,seed=1``, each of which may be left out."""
+    given = [_option(part) for part in text.split(",") if part.strip()]
+    options = dict(given)
+    if len(options) < len(given):
+        raise DataError(f"scenes:{text} says a value twice. Say it once.")
+    split = choose_split(request.split, COUNTS, "scenes:")
+    return Scenes(split, **{"count": COUNTS[split], **options}).as_data(request)
+
+
+def _option(text: str) -> tuple[str, int]:
+    name, _, value = (part.strip() for part in text.partition("="))
+    if name not in OPTIONS:
+        raise DataError(f"scenes: has no option {name!r}. Write scenes:count=500,size=96,seed=1, or a part of it.")
+    try:
+        return name, int(value)
+    except ValueError:
+        raise DataError(f"scenes: {name} takes a whole number; got {value!r}.") from None
+
+
+def _check(size: int, seed: int) -> None:
+    if size < SMALLEST:
+        raise DataError(f"scenes: size is the side in pixels, {SMALLEST} or more; got {size}.")
+    if seed < 0:
+        raise DataError(f"scenes: seed is a whole number, 0 or more; got {seed}.")

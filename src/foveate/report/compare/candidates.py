@@ -1,0 +1,337 @@
+"""What is compared: every method at every budget that this model can follow, and why others cannot."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import difflib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from torch import nn
+
+from foveate.adapters import find_adapter, reduction_of
+from foveate.api import reduce_, restore_
+from foveate.cost import ModelShape, Plan, PlanError, count, unreduced
+from foveate.methods.base import Method, all_methods
+from foveate.methods.free_slice import FreeSlice
+from foveate.methods.options import parse
+from foveate.methods.topk import TopK
+from foveate.report.compare.comparison import UNREDUCED, Refused
+from foveate.schedule import Budget, Keep
+from foveate.storage import load
+from foveate.train.classifier import predicted_classes
+
+DEFAULT_BUDGETS = (0.8, 0.65, 0.5)
+EXACT_LAST_BLOCK = "exact-last-block"
+NO_TOKEN_GOES = "The exact last block alone spends no more than that, so that no token would go."
+NAMES = {
+    "cluster-attention": ("ClusTR attention", "cluster"),
+    "dynamicvit": ("DynamicViT", "learned"),
+    "evit": ("EViT", "select"),
+    "hvt": ("HVT", "pool"),
+    "importance": ("Importance sampling", "select"),
+    "power": ("PoWER", "select"),
+    "power-search": ("PoWER search", "learned"),
+    "random": ("Random (baseline)", "select"),
+    "strided-conv": ("Strided convolution", "pool"),
+    "token-pooling": ("Token Pooling", "cluster"),
+    "tome": ("ToMe", "merge"),
+    "topk": ("Top-k", "select"),
+    "ward": ("Ward", "merge"),
+}
+"""For people, and what kind of method it is; one that is missing here goes by its class."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to run the model, ready to be measured. Weights are shared with the unreduced model."""
+
+    method: str
+    label: str
+    kind: str
+    budget: float | None
+    model: nn.Module
+    python: str
+
+    @property
+    def key(self) -> str:
+        """A name of its own, the same in a run that goes on."""
+        return self.label if self.budget is None else f"{self.method} {self.budget:g}"
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Patch tokens after each block."""
+        reduction = reduction_of(self.model)
+        if reduction is not None:
+            return reduction.plan.counts
+        shape = model_shape(self.model)
+        return unreduced(shape).counts
+
+    @property
+    def exact_last_block(self) -> bool:
+        reduction = reduction_of(self.model)
+        return reduction is not None and reduction.exact_last_block
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The unreduced model, everything that is compared with it, and what cannot be."""
+
+    all: tuple[Candidate, ...]
+    refused: tuple[Refused, ...]
+
+
+def default_methods() -> list[str]:
+    """Every registered method that is meant for a pretrained model as it is."""
+    return [name for name, cls in all_methods().items() if cls.training_free]
+
+
+def read_methods(texts: Iterable[str | Method] | None) -> list[Method]:
+    """Methods from ``name:option=value`` texts, or as they are; those that need training are refused."""
+    found = [text if isinstance(text, Method) else _parsed(text) for text in (texts or default_methods())]
+    for method in found:
+        if not method.training_free:
+            raise ValueError(
+                f"{method.name} is not made for a pretrained model as it is. Train it, save it with fv.save, and give "
+                "that folder as a checkpoint."
+            )
+    return list(dict.fromkeys(found))
+
+
+def read_budgets(budgets: Sequence[float]) -> tuple[float, ...]:
+    """Budgets from the largest on, each once."""
+    for budget in budgets:
+        if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < 1:
+            hint = f" For {budget:g} % write {budget / 100:g}." if 1 < budget <= 100 else ""
+            raise ValueError(f"A budget is a share of the MACs, above 0 and below 1; got {budget!r}.{hint}")
+    if not budgets:
+        raise ValueError("At least one budget is needed, such as 0.65.")
+    return tuple(sorted({float(budget) for budget in budgets}, reverse=True))
+
+
+def find_candidates(
+    model: nn.Module,
+    methods: Sequence[Method],
+    budgets: Sequence[float],
+    checkpoints: Sequence[str | Path] = (),
+    extra: Sequence[Candidate] = (),
+) -> Candidates:
+    """Everything to measure on ``model``, which is not touched.
+
+    Every asked budget must be met by one method at least; the default ones are tried.
+    """
+    shape = model_shape(model)
+    exact = not shape.head_reads_patches and shape.num_prefix > 0
+    found: list[Candidate] = [Candidate(UNREDUCED, "Unreduced", "none", None, model, "")]
+    refused: list[Refused] = []
+    met: set[float | None] = set()
+    if exact:
+        found.append(_exact_last_block(model))
+    for method in methods:
+        made = [_reduced(model, shape, method, budget, exact) for budget in budgets]
+        refused += _once([r for r in made if isinstance(r, Refused)])
+        met |= {c.budget for c in made if isinstance(c, Candidate)}
+        found += _distinct([c for c in made if isinstance(c, Candidate)])
+    missed = [budget for budget in budgets if budget not in met]
+    if missed and (tuple(budgets) != DEFAULT_BUDGETS or len(missed) == len(budgets)):
+        raise ValueError(_nobody_reaches(missed[0], shape, methods, exact, refused))
+    learned = [_checkpoint(model, Path(folder)) for folder in checkpoints]
+    found += [*(c for c in learned if isinstance(c, Candidate)), *extra]
+    refused += [r for r in learned if isinstance(r, Refused)]
+    return Candidates(tuple(found), tuple(refused))
+
+
+def with_shared_weights(model: nn.Module) -> nn.Module:
+    """A copy with modules of its own; parameters and buffers are the same tensors, so that it costs no memory."""
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    return copy.deepcopy(model, shared)
+
+
+def twin_of(model: nn.Module) -> nn.Module:
+    """A second root over the same modules, which is all that ``reduce_`` and ``restore_`` change."""
+    twin = copy.copy(model)
+    twin._modules = dict(model._modules)
+    return twin
+
+
+def free_slice_of(candidate: Candidate) -> nn.Module | None:
+    """The model that cuts tokens off blindly to the same counts; None where no token goes."""
+    reduction = reduction_of(candidate.model)
+    if reduction is None or not reduces(candidate.model):
+        return None
+    method = reduction.method.free_slice() or FreeSlice(site=reduction.method.site)
+    free = restore_(twin_of(candidate.model))
+    return reduce_(free, method, Keep(reduction.plan.counts), exact_last_block=reduction.exact_last_block)
+
+
+def reduces(model: nn.Module) -> bool:
+    """Whether any token goes in ``model``."""
+    reduction = reduction_of(model)
+    return reduction is not None and any(reduction.plan.acts_in(block) for block in range(reduction.shape.depth))
+
+
+def model_shape(model: nn.Module) -> ModelShape:
+    """The sizes of a model for the images it was made for."""
+    adapter = find_adapter(model)
+    return adapter.shape(model, adapter.grid(model, *adapter.image_size(model)[1:]))
+
+
+def label_and_kind(method: Method) -> tuple[str, str]:
+    """A method's name for people, options included, and its kind."""
+    label, kind = NAMES.get(method.name, (type(method).__name__, "select" if method.training_free else "learned"))
+    options = method_text(method).partition(":")[2]
+    return (f"{label} ({options})" if options else label), kind
+
+
+def method_text(method: Method) -> str:
+    """``name:option=value``, options at their default left out."""
+    changed = [f"{name}={_option_text(value)}" for name, value in _changed(method)]
+    return f"{method.name}:{','.join(changed)}" if changed else method.name
+
+
+def method_code(method: Method) -> str:
+    """The method as Python, ``fv.EViT(fuse=False)``."""
+    options = ", ".join(f"{name}={value!r}" for name, value in _changed(method))
+    return f"fv.{type(method).__name__}({options})"
+
+
+def _changed(method: Method) -> list[tuple[str, object]]:
+    values = [(field, getattr(method, field.name)) for field in dataclasses.fields(method)]
+    return [(field.name, value) for field, value in values if value != field.default]
+
+
+def _option_text(value: object) -> str:
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, tuple):
+        return "+".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _parsed(text: str) -> Method:
+    name = text.partition(":")[0].strip()
+    if name not in all_methods():
+        close = difflib.get_close_matches(name, all_methods(), n=3, cutoff=0.5)
+        hint = f"Did you mean {', '.join(close)}?" if close else f"Known: {', '.join(default_methods())}."
+        raise ValueError(f"There is no method {name!r}. {hint}")
+    return parse(text)
+
+
+def _exact_last_block(model: nn.Module) -> Candidate:
+    reduced = reduce_(twin_of(model), TopK(), Keep({}), exact_last_block=True)
+    code = _code("fv.TopK()", "fv.Keep({})", exact=True)
+    return Candidate(EXACT_LAST_BLOCK, "Exact last block", "none", None, reduced, code)
+
+
+def _reduced(model: nn.Module, shape: ModelShape, method: Method, budget: float, exact: bool) -> Candidate | Refused:
+    label, kind = label_and_kind(method)
+    schedule = Budget(budget)
+    try:
+        reduced = reduce_(twin_of(model), method, schedule, exact_last_block=exact)
+    except PlanError as error:
+        return Refused(method_text(method), label, budget, _unreachable(shape, method, budget, exact) or str(error))
+    except (ValueError, TypeError) as error:
+        return Refused(method_text(method), label, None, str(error))
+    if not reduces(reduced):
+        return Refused(method_text(method), label, budget, NO_TOKEN_GOES)
+    return Candidate(
+        method_text(method), label, kind, budget, reduced, _code(method_code(method), f"fv.{schedule!r}", exact)
+    )
+
+
+def _unreachable(shape: ModelShape, method: Method, budget: float, exact: bool) -> str:
+    """Why the method's schedules do not cost ``budget``; empty where that is not what is wrong."""
+    least = smallest_budget(shape, method, exact)
+    if least is not None and budget < least:
+        return f"{type(method).__name__} goes down to {least:.3f} of the MACs on this model."
+    untouched = Plan(method.site, shape.num_patches, (shape.num_patches,) * shape.depth, exact)
+    return NO_TOKEN_GOES if count(shape, untouched, None, 0).macs < budget * _whole(shape) else ""
+
+
+def _whole(shape: ModelShape) -> int:
+    return count(shape, unreduced(shape), None, 0).macs
+
+
+def smallest_budget(shape: ModelShape, method: Method, exact: bool) -> float | None:
+    """The smallest share of the MACs the method's schedules reach, rounded up; None where it follows none."""
+    try:
+        counts = method.spread(1 - 1e-6, shape.depth, shape.num_patches)
+        counts = Keep(counts).counts(method, shape.depth, shape.num_patches)
+    except PlanError:
+        return None
+    least = count(shape, Plan(method.site, shape.num_patches, counts, exact), method, 0).macs
+    return math.ceil(1000 * least / _whole(shape)) / 1000
+
+
+def _nobody_reaches(
+    budget: float, shape: ModelShape, methods: Sequence[Method], exact: bool, refused: Sequence[Refused]
+) -> str:
+    reached = {label_and_kind(method)[0]: smallest_budget(shape, method, exact) for method in methods}
+    known = {label: least for label, least in reached.items() if least is not None}
+    if not known or min(known.values()) <= budget:
+        reasons = " ".join(dict.fromkeys(r.reason for r in refused)) or "No method was asked for."
+        return f"No method can spend {budget:g} of the MACs on this model. {reasons}"
+    label = min(known, key=lambda name: known[name])
+    return (
+        f"No schedule reaches {budget:g} of the MACs on this model; the smallest is {known[label]:.3f}, with {label}. "
+        "Ask for a larger budget."
+    )
+
+
+def _checkpoint(model: nn.Module, folder: Path) -> Candidate | Refused:
+    """A reduced model as ``fv.save`` wrote it."""
+    saved = load(folder)
+    reduction = reduction_of(saved)
+    if reduction is None:
+        raise ValueError(f"The model in {folder} is not reduced, so there is nothing to compare. Reduce and train it.")
+    method, label = method_text(reduction.method), f"{label_and_kind(reduction.method)[0]}, {folder.resolve().name}"
+    wrong = _misfit(model, saved)
+    if wrong:
+        return Refused(method, label, None, wrong)
+    saved = saved.eval().to(next(model.parameters()).device)
+    return Candidate(method, label, "learned", None, saved, f"import foveate as fv\nmodel = fv.load({str(folder)!r})")
+
+
+def _misfit(model: nn.Module, saved: nn.Module) -> str:
+    """Why the images or decisions of ``saved`` are not those of ``model``; empty where they are."""
+    sizes = [find_adapter(m).image_size(m) for m in (model, saved)]
+    if sizes[0] != sizes[1]:
+        return f"It takes images of {_size_text(sizes[1])}, the model those of {_size_text(sizes[0])}."
+    classes = [predicted_classes(m) for m in (model, saved)]
+    return "" if classes[0] == classes[1] else f"It predicts {classes[1]} classes, the model {classes[0]}."
+
+
+def given_candidate(model: nn.Module) -> Candidate:
+    """The candidate for a model that was reduced before it was given to a comparison."""
+    reduction = reduction_of(model)
+    assert reduction is not None
+    label = f"{label_and_kind(reduction.method)[0]}, as given"
+    return Candidate(
+        method_text(reduction.method), label, "learned", None, model, "# The model as it was given.\nmodel(images)"
+    )
+
+
+def _size_text(size: Sequence[int]) -> str:
+    return "x".join(map(str, size))
+
+
+def _code(method: str, schedule: str, exact: bool) -> str:
+    last = ", exact_last_block=True" if exact else ""
+    return f"import foveate as fv\nfv.reduce_(model, {method}, {schedule}{last})"
+
+
+def _distinct(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Budgets that lead to equal counts are one candidate."""
+    by_counts: dict[tuple[int, ...], Candidate] = {}
+    for candidate in candidates:
+        by_counts.setdefault(candidate.counts, candidate)
+    return list(by_counts.values())
+
+
+def _once(refused: Sequence[Refused]) -> list[Refused]:
+    """A method that refuses the model as such does so at every budget; said once."""
+    return list(dict.fromkeys(refused))

@@ -1,0 +1,79 @@
+"""What can be seen: token maps of a few images for the page, and how much of the tokens lies on the object."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from foveate.adapters import find_adapter
+from foveate.data.preprocessing import Preprocessing
+from foveate.report.compare.candidates import Candidate, reduces
+from foveate.report.compare.images import Images, Shown
+from foveate.report.compare.on_object import covered_patches, share_on_object
+from foveate.report.compare.settings import Progress
+from foveate.report.drawing import picture_of
+
+PICTURES = 6
+MASKED_PICTURES = 24
+"""Images over which the share on the object is a mean."""
+
+
+@dataclass(frozen=True)
+class Maps:
+    """Nothing of it is needed to decide."""
+
+    gallery: Any = None
+    on_object: dict[str, float] = field(default_factory=dict)
+
+
+def draw_maps(candidates: Sequence[Candidate], images: Images, model: nn.Module, progress: Progress) -> Maps:
+    """Token maps of every candidate that reduces, and shares on the object where masks exist."""
+    shown = images.shown(MASKED_PICTURES)
+    if shown is None:
+        return Maps()
+    reference = next(model.parameters())
+    shown = shown._replace(images=shown.images.to(reference.device, reference.dtype))
+    progress("token maps", 0, None)
+    return Maps(_gallery(candidates, shown, images, model), _on_object(candidates, shown, model))
+
+
+def _gallery(candidates: Sequence[Candidate], shown: Shown, images: Images, model: nn.Module) -> Any:
+    chosen = [i * len(shown.names) // PICTURES for i in range(PICTURES)] if len(shown.names) > PICTURES else None
+    numbers = list(range(len(shown.names))) if chosen is None else chosen
+    batch = shown.images[numbers]
+    models = {gallery_label(c): c.model for c in candidates if reduces(c.model)}
+    labels = [images.class_name(shown.labels[number]) or "" for number in numbers]
+    names = [shown.names[number] for number in numbers]
+    return collect(models, batch, names, labels if all(labels) else None, Preprocessing.of(model))
+
+
+def collect(
+    models: dict[str, nn.Module],
+    batch: Tensor,
+    names: list[str],
+    labels: list[str] | None,
+    preprocessing: Preprocessing,
+) -> Any:
+    """The page's gallery; imported here, because a comparison that is not shown needs none."""
+    from foveate.report.page import collect_gallery
+
+    pixels = preprocessing.pixels(batch.float()).round().clamp(0, 255).to(torch.uint8).cpu()
+    return collect_gallery(models, batch, [picture_of(image) for image in pixels], names, labels)
+
+
+def gallery_label(candidate: Candidate) -> str:
+    """``ToMe 0.65``."""
+    return candidate.label if candidate.budget is None else f"{candidate.label} {candidate.budget:g}"
+
+
+def _on_object(candidates: Sequence[Candidate], shown: Shown, model: nn.Module) -> dict[str, float]:
+    masks = [mask for mask in shown.masks if mask is not None]
+    if len(masks) < len(shown.names):
+        return {}
+    grid = find_adapter(model).grid(model, *shown.images.shape[-2:])
+    covered = covered_patches(masks, Preprocessing.of(model), grid)
+    return {c.key: share_on_object(c.model, shown.images, covered) for c in candidates}

@@ -1,0 +1,47 @@
+"""How much of what a model keeps lies on the object, where the data know where that is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool2d
+
+from foveate.adapters import Trace, reduction_of
+from foveate.api import trace
+from foveate.core import Assignment
+from foveate.data.preprocessing import Preprocessing
+from foveate.methods.base import Site
+
+
+def share_on_object(model: nn.Module, images: Tensor, covered: Tensor) -> float:
+    """Per cent of the last tokens that lie on the object; ``covered`` (B, N): how much of each patch it covers.
+
+    A token counts by the mean of its patches, so that the figure means the same for tokens that were kept and for
+    tokens that were merged. Where keys alone are reduced, they are what is looked at.
+    """
+    with torch.inference_mode():
+        held = _last_tokens(model, trace(model, images))
+    source, slot, weight = held.edges(len(images), images.device)
+    on, total = (torch.zeros(len(images), held.num_out, device=images.device) for _ in range(2))
+    on.scatter_add_(1, slot, weight.float() * covered.to(images.device).gather(1, source))
+    total.scatter_add_(1, slot, weight.float())
+    return 100 * float((on / total.clamp(min=1e-9)).mean())
+
+
+def covered_patches(masks: Sequence[NDArray[np.bool_]], preprocessing: Preprocessing, grid: tuple[int, int]) -> Tensor:
+    """(B, N) from 0 to 1: how much of each patch the object covers, after the crop that the model's images get."""
+    pictures = [Image.fromarray(np.where(mask, 255, 0).astype(np.uint8)).convert("RGB") for mask in masks]
+    cropped = torch.stack([preprocessing.crop(picture)[:1].float() / 255 for picture in pictures])
+    return adaptive_avg_pool2d(cropped, grid).flatten(1)
+
+
+def _last_tokens(model: nn.Module, found: Trace) -> Assignment:
+    reduction = reduction_of(model)
+    if reduction is not None and reduction.method.site is Site.KV:
+        return found.keys(len(found) - 1)
+    return found.after(len(found) - 1)

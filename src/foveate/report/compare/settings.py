@@ -1,0 +1,69 @@
+"""What was asked of a comparison, checked before any work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from foveate.methods.base import Method
+from foveate.report.compare.candidates import method_text
+from foveate.report.speed import _checked_device
+
+DEFAULT_SECONDS = 2.0
+"""For each candidate. With two dozen candidates the timing takes a minute."""
+
+Progress = Callable[[str, int, int | None], None]
+"""Called with a phase in words, how much of it is done, and how much there is; None where that is not known."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options that decide what is measured, and how long."""
+
+    methods: tuple[Method, ...]
+    budgets: tuple[float, ...]
+    batch_size: int
+    device: torch.device
+    limit: int | None
+    seconds: float
+    seed: int = 0
+    checkpoints: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for the report, and to tell whether a run may go on."""
+        options = {
+            "budgets": list(self.budgets),
+            "methods": [method_text(method) for method in self.methods],
+            "batch_size": self.batch_size,
+            "device": str(self.device),
+            "limit": self.limit,
+            "seconds": self.seconds,
+            "seed": self.seed,
+        }
+        return options | ({"checkpoints": list(self.checkpoints)} if self.checkpoints else {})
+
+
+def checked_settings(
+    methods: Sequence[Method],
+    budgets: Sequence[float],
+    batch_size: int,
+    device: str | torch.device,
+    limit: int | None,
+    seconds: float,
+    seed: int,
+    checkpoints: Sequence[str | Path],
+) -> Settings:
+    """The settings, or words on the first that is wrong."""
+    for name, value in (("batch_size", batch_size), ("limit", limit)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise ValueError(f"{name} is a whole number, 1 or more; got {value!r}.")
+    if not seconds > 0:
+        raise ValueError(f"seconds is a time to measure each candidate for, above 0; got {seconds}.")
+    folders = tuple(str(folder) for folder in checkpoints)
+    return Settings(
+        tuple(methods), tuple(budgets), batch_size, _checked_device(device), limit, float(seconds), seed, folders
+    )

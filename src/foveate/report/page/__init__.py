@@ -1,0 +1,9 @@
+"""The report of a comparison as one HTML file that needs nothing else: no network, no other file.
+
+``collect_gallery`` follows pictures through reduced models; ``render`` writes the page.
+"""
+
+from foveate.report.page.gallery import Gallery, collect_gallery
+from foveate.report.page.render import render
+
+__all__ = ["Gallery", "collect_gallery", "render"]

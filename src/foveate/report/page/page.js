@@ -1,0 +1,109 @@
+"use strict";
+// What all parts of the page share: the data, the making of elements, the chosen setting; and the table.
+
+document.getElementById("no-script").hidden = true;
+
+const report = (() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const listeners = [];
+
+  /** An element with attributes, texts and children; functions under "on..." become listeners. */
+  function make(tag, attributes = {}, ...children) {
+    return dress(document.createElement(tag), attributes, children);
+  }
+
+  /** The same inside a drawing; the namespace is that of a drawing which is there already. */
+  function draw(tag, attributes = {}, ...children) {
+    return dress(document.createElementNS(document.querySelector("svg").namespaceURI, tag), attributes, children);
+  }
+
+  function dress(element, attributes, children) {
+    for (const [name, value] of Object.entries(attributes)) {
+      if (typeof value === "function") element.addEventListener(name.slice(2), value);
+      else if (value !== null && value !== undefined) element.setAttribute(name, value);
+    }
+    element.append(...children);
+    return element;
+  }
+
+  function mark(kind) {
+    const use = draw("use", { href: `#mark-${kind}`, x: -8, y: -8, width: 16, height: 16 });
+    return draw("svg", { class: `mark kind-${kind}`, viewBox: "-8 -8 16 16", "aria-hidden": "true" }, use);
+  }
+
+  /** "ToMe at 0.65": what people call a setting. */
+  function title(entry) {
+    return entry.budget === null ? entry.label : `${entry.label} at ${entry.budget}`;
+  }
+
+  /** Choices of which one holds, as radio buttons. */
+  function choices(fieldset, options, change) {
+    options.forEach(([value, text], place) => {
+      const input = make("input", { type: "radio", name: fieldset.id, value, onchange: () => change(value) });
+      input.checked = place === 0;
+      fieldset.append(make("label", {}, input, make("span", {}, text)));
+    });
+  }
+
+  const chosen = { entry: null };
+  function choose(index) {
+    if (index === chosen.entry) return;
+    chosen.entry = index;
+    listeners.forEach((listener) => listener(index));
+  }
+
+  return { data, make, draw, mark, title, choices, choose, chosen, onChoose: (listener) => listeners.push(listener) };
+})();
+
+// Copying: the clipboard where the browser lends it, else the text is selected for the reader to copy.
+(() => {
+  async function copy(button) {
+    const source = document.getElementById(button.dataset.copy);
+    try {
+      await navigator.clipboard.writeText(source.textContent);
+      say(button, "Copied");
+    } catch {
+      getSelection().selectAllChildren(source);
+      say(button, document.execCommand("copy") ? "Copied" : "Selected");
+    }
+  }
+
+  function say(button, text) {
+    button.textContent = text;
+    setTimeout(() => (button.textContent = "Copy"), 1600);
+  }
+
+  for (const button of document.querySelectorAll(".copy")) button.hidden = false;
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest(".copy");
+    if (button) copy(button);
+  });
+})();
+
+// The table: a click on a heading sorts by it, a second click the other way; what is missing stays at the end.
+(() => {
+  const body = document.querySelector("tbody");
+  const heads = [...document.querySelectorAll("thead th")];
+
+  function compare(one, other, sign) {
+    if (one === "" || other === "") return (one === "") - (other === "");
+    const [first, second] = [Number(one), Number(other)];
+    const numbers = !Number.isNaN(first) && !Number.isNaN(second);
+    return sign * (numbers ? first - second : one.localeCompare(other, "en"));
+  }
+
+  function sort(column) {
+    const head = heads[column];
+    const first = head.querySelector("button").dataset.first;
+    const other = first === "ascending" ? "descending" : "ascending";
+    const order = head.getAttribute("aria-sort") === first ? other : first;
+    heads.forEach((one) => one.removeAttribute("aria-sort"));
+    head.setAttribute("aria-sort", order);
+    const sign = order === "ascending" ? 1 : -1;
+    const value = (row) => row.cells[column].dataset.value;
+    const rows = [...body.rows].sort((a, b) => Number(a.dataset.entry) - Number(b.dataset.entry));
+    body.append(...rows.sort((a, b) => compare(value(a), value(b), sign)));
+  }
+
+  heads.forEach((head, column) => head.querySelector("button").addEventListener("click", () => sort(column)));
+})();
