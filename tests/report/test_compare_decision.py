@@ -127,6 +127,8 @@ def test_the_sentence_says_gain_loss_and_certainty():
         "(top-1 75.5 % instead of 76.0 %). Seen on 1,000 images; on others like these it may be as few as 98.3 %."
     )
     assert found.python.startswith("import foveate as fv\nfv.reduce_(model")
+    same = recommend([unreduced(top1=76.04), entry(1.523, 99.17, top1=76.0)], 1000)
+    assert "(top-1 stays 76.0 %)" in same.sentence
 
 
 def test_few_images_are_called_few():

@@ -87,7 +87,8 @@ def _gain(entry: Entry, unreduced: Entry) -> str:
 def _kept(entry: Entry, unreduced: Entry) -> str:
     text = f"{_per_cent(entry.agreement)} of decisions are unchanged"
     if entry.top1 is not None and unreduced.top1 is not None:
-        text += f" (top-1 {entry.top1:.1f} % instead of {unreduced.top1:.1f} %)"
+        now, before = f"{entry.top1:.1f} %", f"{unreduced.top1:.1f} %"
+        text += f" (top-1 stays {now})" if now == before else f" (top-1 {now} instead of {before})"
     return text
 
 
