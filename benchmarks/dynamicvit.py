@@ -25,7 +25,7 @@ SITES = (3, 6, 9)
 def main() -> None:
     made = parser(__doc__ or "", steps=300)
     made.add_argument("--rho", type=float, default=0.7)
-    made.add_argument("--lr", type=float, default=5e-3, help="of the predictors; the backbone has a hundredth of it")
+    made.add_argument("--lr", type=float, default=1e-3, help="of the predictors; the backbone has a hundredth of it")
     args = made.parse_args()
     schedule = fv.KeepRate(args.rho, blocks=SITES)
     untrained = fv.reduce_(ten_way_vit_tiny(), fv.DynamicViT(), schedule)
