@@ -47,6 +47,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--rounds", type=int, default=2, help="of the sizes")
     parser.add_argument("--growth-only", action="store_true")
+    parser.add_argument("--skip", nargs="+", default=[], help="variants whose growth is not measured: faithful, ...")
     parser.add_argument("--sizes", type=int, nargs="+", default=[224, 448, 896])
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -89,7 +90,9 @@ def beside_pvt(args: argparse.Namespace) -> None:
 def growth(args: argparse.Namespace) -> None:
     print("\n| time per pixel | " + " | ".join(f"{size} px" for size in args.sizes) + " |")
     print("|---" * (len(args.sizes) + 1) + "|")
-    models = {name: clustr(options) for name, options in GROWING.items()} | {BASE: timm.create_model(BASE).eval()}
+    models = {name: clustr(options) for name, options in GROWING.items() if name not in args.skip} | {
+        BASE: timm.create_model(BASE).eval()
+    }
     for name, model in models.items():
         timers = {str(size): timer(model, torch.randn(1, 3, size, size)) for size in args.sizes}
         timers[str(args.sizes[0])]()  # warms up; the largest takes a minute
