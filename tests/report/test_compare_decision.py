@@ -131,6 +131,13 @@ def test_the_sentence_says_gain_loss_and_certainty():
     assert "(top-1 stays 76.0 %)" in same.sentence
 
 
+def test_a_machine_that_was_busy_is_told_of_with_every_decision():
+    entries = [unreduced(), entry(1.5, 100.0)]
+    for some in (entries, [unreduced(), entry(1.1, 60.0)]):
+        assert "1.9x as fast at times as at others" in recommend(some, 1000, drift=1.9).sentence
+        assert "not quiet" not in recommend(some, 1000, drift=1.2).sentence
+
+
 def test_few_images_are_called_few():
     entries = [unreduced(), entry(1.5, 100.0)]
     assert "few images" in recommend(entries, 60).sentence

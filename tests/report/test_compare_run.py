@@ -483,6 +483,19 @@ def test_share_on_object_counts_tokens_by_their_patches():
     assert share_on_object(merged, x, covered) == pytest.approx(100 * float(torch.stack(slow).mean()), abs=0.01)
 
 
+def test_the_drift_of_the_machine_is_that_of_the_unreduced_model(monkeypatch):
+    rates = iter([100.0, 50.0, 80.0, 90.0, 100.0])
+
+    def drifting(*given):
+        return dataclasses.replace(pretended(*given), unreduced_per_second=next(rates))
+
+    monkeypatch.setattr(run, "measure_candidate", drifting)
+    found = compare(make("timm-cls"), images(4), **QUICK)
+    assert "was 2.0x as fast at times as at others" in found.recommendation.sentence
+    assert found.entries[0].images_per_second == 90.0  # the median
+    assert found.entries[2].images_per_second == pytest.approx(90.0 * found.entries[2].speed_up)
+
+
 def test_progress_tells_of_every_phase(folder):
     told = []
     compare(make("timm-cls"), folder, **QUICK, progress=lambda *given: told.append(given))

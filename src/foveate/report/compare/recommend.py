@@ -20,6 +20,8 @@ WORTH_IT_FOR_FREE = 1.03
 ENOUGH_IMAGES = 200
 """With fewer, even perfect agreement leaves more than 1.9 % of the decisions open."""
 NORMAL_95 = 1.959964
+UNSTEADY = 1.3
+"""Times by which the unreduced model's own speed may differ from one candidate's timing to another's."""
 
 
 def wilson_lower(agreement: float, images: int) -> float:
@@ -43,17 +45,19 @@ def with_pareto(entries: Sequence[Entry]) -> tuple[Entry, ...]:
     )
 
 
-def recommend(entries: Sequence[Entry], images: int) -> Recommendation:
-    """The decision by the rule at the top of this file; ``entries[0]`` is the unreduced model."""
+def recommend(entries: Sequence[Entry], images: int, drift: float = 1.0) -> Recommendation:
+    """The decision by the rule at the top of this file; ``entries[0]`` is the unreduced model.
+
+    ``drift``: how many times faster the unreduced model was at its best than at its worst while others were timed.
+    """
     if all(entry.speed_up is None for entry in entries[1:]):
         return Recommendation(None, "No speed was measured, so that nothing can be recommended yet.", "")
     chosen = _choose(entries)
     if chosen is None:
-        return Recommendation(None, _nothing(entries, images), "")
+        return Recommendation(None, _nothing(entries, images) + _unsteady(drift), "")
     entry = entries[chosen]
-    return Recommendation(
-        chosen, f"{_subject(entry)} {_gain(entry, entries[0])}.{_caution(entry, images)}", entry.python
-    )
+    sentence = f"{_subject(entry)} {_gain(entry, entries[0])}.{_caution(entry, images)}{_unsteady(drift)}"
+    return Recommendation(chosen, sentence, entry.python)
 
 
 def _speed(entry: Entry, timed: bool) -> float | None:
@@ -103,6 +107,15 @@ def _caution(entry: Entry, images: int) -> str:
     least = math.floor(10 * wilson_lower(entry.agreement, images)) / 10
     few = " These are few images: repeat it with more before you rely on it." if images < ENOUGH_IMAGES else ""
     return f" Seen on {images:,} images; on others like these it may be as few as {least:.1f} %.{few}"
+
+
+def _unsteady(drift: float) -> str:
+    if drift < UNSTEADY:
+        return ""
+    return (
+        f" The machine was not quiet: the unreduced model itself was {drift:.1f}x as fast at times as at others, so "
+        "that speeds are not to be trusted. Measure again when nothing else runs."
+    )
 
 
 def _nothing(entries: Sequence[Entry], images: int) -> str:

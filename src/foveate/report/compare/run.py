@@ -227,7 +227,7 @@ class Job:
             complete=complete,
             entries=entries,
             refused=self.found.refused,
-            recommendation=recommend(entries, self.fidelity.images),
+            recommendation=recommend(entries, self.fidelity.images, self._drift()),
             gallery=self.maps.gallery,
         )
 
@@ -275,6 +275,11 @@ class Job:
             speed.memory_mib,
         )
         return dict(zip(names, values, strict=True))
+
+    def _drift(self) -> float:
+        """The unreduced model's speed at its best over that at its worst; both were timed beside a candidate."""
+        rates = [speed.unreduced_per_second for speed in self.speeds.values()]
+        return max(rates) / min(rates) if rates else 1.0
 
     def _model(self) -> dict[str, Any]:
         adapter, spent = find_adapter(self.whole), cost(self.whole)
