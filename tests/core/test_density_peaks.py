@@ -101,8 +101,9 @@ def test_a_token_counts_as_less_dense_than_an_equal_one_before_it():
 def test_densities_of_wide_tokens_do_not_vanish():
     x = 10 * torch.randn(1, 40, 64, generator=torch.Generator().manual_seed(0))
     decision = find_peaks(x, 5).decision[0]
-    assert torch.exp(decision.clamp(max=0)).max() == 0 or decision.isfinite().sum() == 39
-    assert len(decision[decision.isfinite()].unique()) == 39
+    others = decision[decision.isfinite()]  # all but the densest
+    assert others.exp().max() == 0  # gamma itself is lost in rounding
+    assert len(others.unique()) == 39
 
 
 def test_padding_belongs_to_nobody():

@@ -68,7 +68,7 @@ def test_content_decides_under_an_average(family):
     torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
 
 
-def test_thresholds_travel_with_the_model(tmp_path):
+def test_thresholds_travel_with_the_model():
     model, x = make("timm-cls"), images(4)
     fv.reduce_(model, fv.ClusterAttention(average=0.5), fv.Keep({1: 20}))
     fv.fit_cluster_counts_(model, [x])

@@ -237,6 +237,8 @@ WRONG = {
     "top_keys is an option of attention='grid'": lambda: small(top_keys=3),
     "Clustering has no option 'windows'": lambda: small(clustering={"windows": 3}),
     "no window, share, attend_within": lambda: small(clustering={"average": 0.5, "share": True}),
+    "choose one of them": lambda: small(clustering={"share": True, "attend_within": 64}),
+    "attend_within is 32 pixels or more": lambda: small(clustering={"attend_within": 16}),
     "at most the tokens' width": lambda: small(clustering={"project": 9}),
     "smaller than the stride 2": lambda: GridAttention(8, 2, stride=2)(torch.randn(1, 6, 8), (1, 6)),
 }

@@ -25,6 +25,11 @@ class Windows:
         self.tokens = members
         """The tokens of each window."""
         self.shapes = [(bottom - top, right - left) for top, bottom in rows for left, right in columns]
+        self.alike = {
+            shape: torch.tensor([own for own, its in zip(members, self.shapes, strict=True) if its == shape])
+            for shape in dict.fromkeys(self.shapes)
+        }
+        """For each shape, (W, n) the tokens of the windows that have it."""
         self.sizes = [len(tokens) for tokens in members]
         longest = max(self.sizes)
         index = torch.tensor([tokens + tokens[:1] * (longest - len(tokens)) for tokens in members])

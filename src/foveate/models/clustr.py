@@ -59,13 +59,11 @@ class Block(nn.Module):
 
 def attend_in_windows(attention: nn.Module, x: Tensor, grid: tuple[int, int], side: int) -> Tensor:
     """``attention`` inside each window of the grid, as if it were an image; windows of one size go together."""
-    windows = windows_of(grid, side)
     out = torch.empty_like(x)
-    for shape in sorted(set(windows.shapes)):
-        alike = [tokens for tokens, own in zip(windows.tokens, windows.shapes, strict=True) if own == shape]
-        index = torch.tensor(alike, device=x.device)
-        inside = x[:, index.flatten()].reshape(-1, index.shape[1], x.shape[2])
-        out[:, index.flatten()] = attention(inside, shape).reshape(x.shape[0], -1, x.shape[2])
+    for shape, index in windows_of(grid, side).alike.items():
+        tokens = index.flatten().to(x.device)
+        inside = x[:, tokens].reshape(-1, index.shape[1], x.shape[2])
+        out[:, tokens] = attention(inside, shape).reshape(x.shape[0], -1, x.shape[2])
     return out
 
 
@@ -118,8 +116,11 @@ class ClusTR(PyramidVisionTransformerV2):
         **options: Any,
     ) -> None:
         ratios = _checked_scales(scales, attention, top_keys)
+        how = clustering_of(clustering)
+        if 0 < how.attend_within < STRIDE:
+            raise ValueError(f"attend_within is {STRIDE} pixels or more, one token of the last stage; got {how}.")
         super().__init__(depths=(0,) * 4, embed_dims=tuple(embed_dims), num_heads=(1,) * 4, **options)
-        self.depths, self.scales, self.clustering = tuple(depths), ratios, clustering_of(clustering)
+        self.depths, self.scales, self.clustering = tuple(depths), ratios, how
         self.img_size = to_2tuple(img_size)
         """The images it is meant for; it takes any."""
         self._own_options = {
@@ -149,7 +150,7 @@ class ClusTR(PyramidVisionTransformerV2):
                 blocks.append(Block(dim, attn, MLP_RATIOS[i], proj_drop_rate, rate))
             within = self.clustering.attend_within // (4 * 2**i)
             before = embed_dims[max(0, i - 1)]
-            stages.append(Stage(before, dim, blocks, i > 0, within, self.clustering.share and not within))
+            stages.append(Stage(before, dim, blocks, i > 0, within, self.clustering.share))
         self.stages = nn.Sequential(*stages)
         self.apply(self._init_weights)
 
@@ -226,7 +227,6 @@ CONFIG = untrained(
     fixed_input_size=False,
     pool_size=(7, 7),
     paper_name="ClusTR: Exploring Efficient Self-attention via Clustering for Vision Transformers",
-    paper_ids="arXiv:2208.13138",
 )
 NAMES = ("clustr_tiny", "clustr_small", "clustr_base")
 default_cfgs = generate_default_cfgs({f"{name}.untrained": CONFIG for name in NAMES})  # timm reads this name

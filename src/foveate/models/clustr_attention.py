@@ -22,7 +22,10 @@ LEAST_LOG_WEIGHT = -30.0
 
 @dataclass(frozen=True)
 class Clustering:
-    """How tokens are clustered; the defaults are the paper's. Every other choice is a deviation, for speed."""
+    """How tokens are clustered; the defaults are the paper's, but distances are divided by the root of the width.
+
+    Every other choice is a deviation, for speed.
+    """
 
     k: int = 5
     """Nearest neighbours that make up the density; the paper does not print it."""
@@ -46,6 +49,8 @@ class Clustering:
             raise ValueError(f"Clustering.joins is denser or nearest; got {self.joins!r}.")
         if not 0 < self.average <= 1:
             raise ValueError(f"Clustering.average is a share, above 0 and at most 1; got {self.average}.")
+        if self.share and self.attend_within:
+            raise ValueError("share clusters whole images and attend_within clusters each window; choose one of them.")
         if self.average < 1 and (self.window or self.share or self.attend_within):
             raise ValueError("Content decides the number of clusters of whole images: no window, share, attend_within.")
 
@@ -77,9 +82,9 @@ class TokenClusters(nn.Module):
         x = x.detach() * x.shape[-1] ** -0.5  # see ClusterAttention: distances do not grow with the width
         if self.projection is not None:
             x = x @ self.projection.to(x.dtype)
-        window = self.clustering.window
-        if window and max(grid) > window:
-            return self._in_windows(x, windows_of(grid, window))
+        windows = self._windows(grid)
+        if windows is not None:
+            return self._in_windows(x, windows)
         peaks = find_peaks(x, self.clustering.k)
         scales = []
         for index, ratio in enumerate(self.ratios):
@@ -88,6 +93,11 @@ class TokenClusters(nn.Module):
             clusters = cluster_peaks(x, peaks, count, self.clustering.joins)
             scales.append(Scale(clusters, None if isinstance(count, int) else _first_slots(count, clusters)))
         return scales
+
+    def _windows(self, grid: tuple[int, int]) -> Windows | None:
+        """The windows that this grid is cut into; None where it is clustered as a whole."""
+        side = self.clustering.window
+        return windows_of(grid, side) if side and max(grid) > side else None
 
     def _in_windows(self, x: Tensor, windows: Windows) -> list[Scale]:
         peaks = find_peaks_in_windows(x, self.clustering.k, windows)
@@ -114,9 +124,8 @@ class TokenClusters(nn.Module):
             return 0
         tokens, width = grid[0] * grid[1], self.clustering.project or dim
         projecting = tokens * dim * width if self.clustering.project else 0
-        window = self.clustering.window
-        if window and max(grid) > window:
-            windows = windows_of(grid, window)
+        windows = self._windows(grid)
+        if windows is not None:
             longest = max(windows.sizes)
             search = len(windows.sizes) * peaks_macs(longest, width)
             joining = [len(windows.sizes) * longest * max(windows.counts(ratio)) for ratio in self.ratios]
@@ -127,9 +136,9 @@ class TokenClusters(nn.Module):
 
     def sizes(self, grid: tuple[int, int]) -> list[int]:
         """Clusters of each scale, the most an image can have."""
-        window = self.clustering.window
-        if window and max(grid) > window:
-            return [sum(windows_of(grid, window).counts(ratio)) for ratio in self.ratios]
+        windows = self._windows(grid)
+        if windows is not None:
+            return [sum(windows.counts(ratio)) for ratio in self.ratios]
         return [clusters_at(ratio, grid[0] * grid[1]) for ratio in self.ratios]
 
 
