@@ -25,6 +25,12 @@ SITES = (3, 6, 9)
 def main() -> None:
     made = parser(__doc__ or "", steps=300)
     made.add_argument("--rho", type=float, default=0.7)
+    made.add_argument(
+        "--ratio-weight", type=float, default=10.0, help="of the ratio loss; the paper's is 2 (default: 10)"
+    )
+    made.add_argument(
+        "--backbone-lr", type=float, default=0.01, help="as a multiple of the predictors' (default: 0.01)"
+    )
     made.add_argument("--lr", type=float, default=1e-3, help="of the predictors; the backbone has a hundredth of it")
     args = made.parse_args()
     schedule = fv.KeepRate(args.rho, blocks=SITES)
@@ -35,6 +41,7 @@ def main() -> None:
     with folder(args.out) as place:
         start = fv.save(ten_way_vit_tiny(), place / "start")
         told = (f"reduction.keep_rate={args.rho}", f"optimiser.lr={args.lr}", "objective.frozen_epochs=0.2")
+        told += (f"objective.ratio_weight={args.ratio_weight}", f"objective.backbone_lr={args.backbone_lr}")
         outcome = train("dynamicvit", place / "run", args, f"model.name={start}", *SHORT, *told)
         print(json.dumps([line["train"] for line in outcome.history]))
         trained = fv.load(place / "run" / "model")

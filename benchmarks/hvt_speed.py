@@ -8,8 +8,6 @@ Models take turns within a round; ratios are paired within rounds and their medi
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable
 from statistics import median, quantiles
 
 import timm
@@ -17,7 +15,7 @@ import torch
 
 import foveate as fv
 from foveate.report.environment import describe_environment
-from foveate.report.speed import interleave
+from foveate.report.speed import interleave, timer
 
 BASE, MODELS = "deit_small_patch16_224", ("hvt_small_0", "hvt_small_1", "hvt_small_4")
 
@@ -32,8 +30,9 @@ def main() -> None:
     models = {name: timm.create_model(name).eval() for name in (BASE, *MODELS)}
     images = torch.randn(args.batch_size, 3, 224, 224)
     timers = {name: timer(model, images) for name, model in models.items()}
-    interleave(timers, rounds=1)  # warms up
-    rounds = interleave(timers, None, args.seconds)
+    with torch.inference_mode():
+        interleave(timers, rounds=1)  # warms up
+        rounds = interleave(timers, None, args.seconds)
     costs = {name: fv.cost(model).macs for name, model in models.items()}
     machine = describe_environment(torch.device("cpu"), torch.float32)
     print(f"{machine}; batch {args.batch_size}, {len(rounds)} rounds")
@@ -46,18 +45,6 @@ def main() -> None:
             f"{name}: {rate:.1f} img/s, {median(ratios):.3f}x ({low:.3f}-{high:.3f}) of {BASE}, "
             f"MAC ratio {macs:.3f}, realised {median(ratios) / macs:.3f}"
         )
-
-
-def timer(model: torch.nn.Module, images: torch.Tensor) -> Callable[[], float]:
-    """Seconds of one pass."""
-
-    @torch.no_grad()
-    def run_once() -> float:
-        start = time.perf_counter()
-        model(images)
-        return time.perf_counter() - start
-
-    return run_once
 
 
 if __name__ == "__main__":

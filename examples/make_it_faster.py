@@ -37,7 +37,7 @@ print(f"The whole report: {folder / 'index.html'}")
 # %% Apply the fastest setting that leaves 95 % of the decisions unchanged
 chosen = comparison.best(agreement=0.95)
 print(f"Chosen: {chosen.title}\n{chosen.python}")
-exec(chosen.python)  # the two lines, as you would type them
+chosen.apply_(model)  # does what the two lines do
 
 # %% The model is used as before
 size = comparison.model["image_size"]

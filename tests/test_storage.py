@@ -87,7 +87,7 @@ def test_saving_again_replaces_and_leaves_one_set_of_weights(saved):
     assert len(list(saved.iterdir())) == 2
 
 
-@pytest.mark.parametrize("step", ["save_file", "_replace"])
+@pytest.mark.parametrize("step", ["save_file", "write_text"])
 def test_a_crash_while_saving_leaves_the_old_model(saved, monkeypatch, step):
     def crash(*args):
         raise KeyboardInterrupt

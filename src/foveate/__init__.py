@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from foveate import models
 from foveate.adapters import Trace, UnsupportedModel
-from foveate.api import cost, drop_class_token_, features, reduce_, reschedule_, restore_, trace
+from foveate.api import cost, drop_class_token_, features, fit_cluster_counts_, reduce_, reschedule_, restore_, trace
 from foveate.core import Assignment
 from foveate.cost import Cost
 from foveate.methods import (
@@ -24,7 +24,6 @@ from foveate.methods import (
     ToMe,
     TopK,
     Ward,
-    fit_cluster_counts_,
 )
 from foveate.schedule import Budget, Keep, KeepRate, PlanError, RemovePerBlock, Schedule
 from foveate.storage import load, load_schedule, save, save_schedule

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -24,6 +24,7 @@ from foveate.adapters import (
 )
 from foveate.cost import Cost, CountsItself, PlanError, count, unreduced
 from foveate.methods.base import Method
+from foveate.methods.cluster_attention import ClusterCount
 from foveate.schedule import OwnCounts, Schedule
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -148,6 +149,33 @@ def features(model: nn.Module, images: Tensor, block: int = -1, **embed: Any) ->
     patches, _ = spread_to_patches(encoded, block % depth, adapter.num_prefix(model))
     rows, columns = adapter.grid(model, *images.shape[-2:])
     return adapter.final_norm(model, patches).unflatten(1, (rows, columns)).permute(0, 3, 1, 2).contiguous()
+
+
+@torch.no_grad()
+def fit_cluster_counts_(model: Model, batches: Iterable[Tensor], passes: int = 2) -> Model:
+    """Let the content of images decide how many clusters they have, in place; returns the model.
+
+    Finds the thresholds at which the images of ``batches`` have the asked ``average`` on average. As fewer clusters in
+    one block change what the next ones see, it goes over them ``passes`` times.
+    """
+    counts = [module for module in model.modules() if isinstance(module, ClusterCount)]
+    if not counts:
+        raise ValueError("No clusters of this model follow the content: reduce it by ClusterAttention(average=0.5).")
+    held, training = list(batches), model.training
+    model.eval()
+    try:
+        for _ in range(passes):
+            for count in counts:
+                count.seen = []
+            for images in held:
+                model(images)
+            for count in counts:
+                count.fit()
+    finally:
+        for count in counts:
+            count.seen = None
+        model.train(training)
+    return model
 
 
 def _grid(model: nn.Module, image_size: Sequence[int] | None = None) -> tuple[int, int]:

@@ -40,7 +40,7 @@ def save(model: nn.Module, directory: str | os.PathLike[str]) -> Path:
     manifest = {"format": FORMAT, "weights": weights.name, "model": _checked_recipe(keeper, model), **how}
     tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in model.state_dict().items()}
     save_file(tensors, weights)
-    _replace(folder / MANIFEST, json.dumps(manifest, indent=2))
+    write_text(folder / MANIFEST, json.dumps(manifest, indent=2))
     for old in folder.glob("model-*.safetensors"):
         if old != weights:
             old.unlink()
@@ -72,7 +72,7 @@ def save_schedule(schedule: Schedule, path: str | os.PathLike[str]) -> Path:
     """Write a schedule to a JSON file, for example ``Keep(found_counts(model))`` after a search."""
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
-    _replace(file, json.dumps({"format": FORMAT, "schedule": describe_schedule(schedule)}, indent=2) + "\n")
+    write_text(file, json.dumps({"format": FORMAT, "schedule": describe_schedule(schedule)}, indent=2) + "\n")
     return file
 
 
@@ -186,11 +186,14 @@ def _read_json(path: Path) -> dict[str, Any]:
     return dict(data)
 
 
-def _replace(path: Path, text: str) -> None:
-    """Write a file in one step: all of it or nothing."""
+def write_text(path: Path, text: str) -> None:
+    """Write a file in one step: all of it or nothing, also when the machine goes down."""
     temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}.tmp")  # a name no file of the user's has
-    with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

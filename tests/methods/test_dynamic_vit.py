@@ -143,6 +143,19 @@ def test_the_cost_of_a_predictor_is_that_of_its_layers():
     assert DynamicViT().macs(step) == 49 * sum(layer.weight.numel() for layer in layers)
 
 
+@pytest.mark.parametrize("share", [0.2, 0.7, 1.0])
+def test_a_predictor_starts_near_the_share_it_is_to_keep(share):
+    torch.manual_seed(0)
+    chance = Predictor(192, share)(torch.randn(8, 100, 192), None).exp()[..., 0].mean().item()
+    assert chance == pytest.approx(min(share, 0.99), abs=0.05)
+
+
+def test_a_schedule_tells_predictors_their_shares():
+    modules = reduced(schedule=fv.Keep({1: 27, 2: 9})).foveate.modules_by_block  # of 36, of 27
+    starts = [modules[block].exit[-1].bias.softmax(0)[0].item() for block in (1, 2)]
+    assert starts == pytest.approx([27 / 36, 9 / 27])
+
+
 def test_predictors_come_from_a_seed_and_go_with_restore():
     first, second = reduced(), reduced()
     names = [name for name in first.state_dict() if name.startswith("foveate.")]

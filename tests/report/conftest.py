@@ -1,7 +1,10 @@
 import pytest
 import torch
 
+from comparing import pretended, write_picture
+from foveate.report.compare import maps, run
 from foveate.report.drawing import picture_of
+from zoo import CLASSES
 
 
 @pytest.fixture
@@ -10,3 +13,25 @@ def photo(tmp_path):
     pixels = torch.randint(0, 256, (3, 90, 120), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     picture_of(pixels).save(path)
     return path
+
+
+@pytest.fixture
+def no_clock_and_no_gallery(monkeypatch, request):
+    """Token maps have tests of their own; clocks are looked at where a test asks for them."""
+    monkeypatch.setattr(maps, "collect", lambda *given: None)
+    if "real_speed" not in request.fixturenames:
+        monkeypatch.setattr(run, "measure_candidate", pretended)
+
+
+@pytest.fixture
+def real_speed():
+    """Measure indeed."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Twenty noisy pictures in seven classes, as many as the small models predict."""
+    place = tmp_path_factory.mktemp("pictures")
+    for number in range(20):
+        write_picture(place / f"kind{number % CLASSES}" / f"{number:02}.png", number)
+    return place

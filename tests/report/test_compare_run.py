@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import json
 import warnings
 
 import numpy as np
@@ -11,61 +10,15 @@ import torch
 from PIL import Image
 
 import foveate as fv
-from foveate.data import DataError
+from comparing import QUICK, pretended, titles, untimed
 from foveate.data.preprocessing import Preprocessing
 from foveate.methods.base import all_methods
-from foveate.report.compare import Comparison, candidates, compare, fidelity, maps, run, timing
-from foveate.report.compare.candidates import DEFAULT_BUDGETS, NAMES, default_methods, find_candidates, read_methods
+from foveate.report.compare import Comparison, candidates, compare, run, timing
+from foveate.report.compare.candidates import DEFAULT_BUDGETS, default_methods, find_candidates, read_methods
 from foveate.report.compare.on_object import covered_patches, share_on_object
-from foveate.report.compare.saving import PARTIAL
 from zoo import CLASSES, IMAGE, PATCHES, images, make
 
-QUICK = {"methods": ("tome", "topk"), "budgets": (0.7, 0.5), "seconds": 0.001, "batch_size": 4}
-TIMED = ("images_per_second", "speed_up", "speed_up_quartiles", "efficiency", "overhead", "memory_mib", "pareto")
-
-
-@pytest.fixture(autouse=True)
-def no_clock_and_no_gallery(monkeypatch, request):
-    """Token maps have tests of their own; clocks are looked at where a test asks for them."""
-    monkeypatch.setattr(maps, "collect", lambda *given: None)
-    if "real_speed" not in request.fixturenames:
-        monkeypatch.setattr(run, "measure_candidate", pretended)
-
-
-@pytest.fixture
-def real_speed():
-    """Measure indeed."""
-
-
-def pretended(unreduced, candidate, *rest):
-    speed = fv.cost(unreduced).macs / fv.cost(candidate.model).macs
-    return timing.Speed(100.0, speed, (speed, speed), None, 1.0, 6)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Twenty noisy pictures in seven classes, as many as the small models predict."""
-    place = tmp_path_factory.mktemp("pictures")
-    for number in range(20):
-        write_picture(place / f"kind{number % CLASSES}" / f"{number:02}.png", number)
-    return place
-
-
-def write_picture(path, number):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pixels = np.random.default_rng(number).integers(0, 256, (30, 34, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(path)
-
-
-def untimed(comparison):
-    """A comparison without all that depends on a clock."""
-    data = comparison.as_dict()
-    entries = [{k: v for k, v in entry.items() if k not in TIMED} for entry in data["entries"]]
-    return {**data, "entries": entries, "recommendation": None}
-
-
-def titles(comparison):
-    return [entry.title for entry in comparison.entries]
+pytestmark = pytest.mark.usefixtures("no_clock_and_no_gallery")
 
 
 def test_figures_are_those_of_slow_obvious_code(real_speed):
@@ -242,84 +195,6 @@ def test_budgets_with_equal_counts_are_one_candidate():
     assert [c.budget for c in found.all[2:]] == [0.7]
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"budgets": (1.0,)}, "above 0 and below 1; got 1.0"),
-        ({"budgets": (0.0,)}, "above 0 and below 1; got 0.0"),
-        ({"budgets": (65,)}, "For 65 % write 0.65"),
-        ({"budgets": ()}, "At least one budget"),
-        ({"methods": ("tom",)}, "There is no method 'tom'. Did you mean tome"),
-        ({"methods": ("qqq",)}, "Known: .*evit, "),
-        ({"methods": ("tome:speed=9",)}, "ToMe has no option 'speed'"),
-        ({"methods": ("dynamicvit",)}, "give that folder as a checkpoint"),
-        ({"methods": ("free-slice",)}, "not made for a pretrained model"),
-        ({"batch_size": 0}, "batch_size is a whole number"),
-        ({"limit": 0}, "limit is a whole number"),
-        ({"seconds": 0}, "seconds is a time"),
-        ({"device": "toaster"}, "There is no device 'toaster'"),
-        ({"checkpoints": ("/nowhere",)}, "has no foveate.json"),
-    ],
-)
-def test_wrong_options_are_refused_in_words(changes, words):
-    with pytest.raises(ValueError, match=words):
-        compare(make("timm-cls"), images(2), **(QUICK | changes))
-
-
-@pytest.mark.parametrize(
-    ("data", "error", "words"),
-    [
-        (None, ValueError, "needs images"),
-        (7, TypeError, "got int"),
-        (torch.zeros(3, 8, 8), ValueError, "shape \\(3, 8, 8\\)"),
-        (["picture"], ValueError, "got str"),
-        ([], ValueError, "has no images"),
-        ("/nowhere", DataError, "does not exist"),
-    ],
-)
-def test_data_that_are_none_are_refused(data, error, words):
-    with pytest.raises(error, match=words):
-        compare(make("timm-cls"), data, **QUICK)
-
-
-def test_a_folder_without_images_is_refused(tmp_path):
-    with pytest.raises(DataError, match="has no images"):
-        compare(make("timm-cls"), tmp_path, **QUICK)
-
-
-def test_models_that_cannot_be_compared_are_refused():
-    with pytest.raises(fv.UnsupportedModel, match="does not know"):
-        compare(torch.nn.Sequential(torch.nn.Linear(2, 2)), images(2), **QUICK)
-    with pytest.raises(ValueError, match="predicts no classes"):
-        compare(make("timm-tokens"), images(2), **QUICK)
-
-
-def test_a_model_that_answers_nonsense_is_refused():
-    model = make("timm-cls")
-    model.head.bias.data[0] = float("nan")
-    with pytest.raises(ValueError, match="Unreduced: the model's outputs are not finite"):
-        compare(model, images(2), **QUICK)
-
-
-def test_images_without_a_model_are_refused(folder):
-    with pytest.raises(ValueError, match="Images were given and no model"):
-        compare(None, str(folder))
-
-
-def test_a_corrupt_image_is_left_out_and_counted(tmp_path):
-    for number in range(8):
-        write_picture(tmp_path / f"{number}.png", number)
-    (tmp_path / "bad.png").write_bytes(b"no picture")
-    with (
-        pytest.raises(DataError, match=r"1 broken images of 9 are more than max_broken=0.01"),
-        pytest.warns(UserWarning, match="bad.png"),
-    ):
-        compare(make("timm-cls"), tmp_path, **QUICK)
-    with pytest.warns(UserWarning, match=r"bad.png cannot be read and is left out"):
-        found = compare(make("timm-cls"), tmp_path, **QUICK, max_broken=0.2)
-    assert (found.data["images"], found.data["broken"]) == (8, 1)
-
-
 def test_a_checkpoint_is_measured_as_it_is(tmp_path, real_speed):
     model = make("timm-cls")
     trained = fv.reduce_(make("timm-registers-layerscale"), fv.DynamicViT(), fv.KeepRate(0.7, blocks=(1, 2)))
@@ -343,6 +218,8 @@ def test_a_checkpoint_is_measured_as_it_is(tmp_path, real_speed):
     assert (first.label, first.kind, first.budget) == ("DynamicViT, learned", "learned", None)
     assert first.python == f"import foveate as fv\nmodel = fv.load({str(folders[0])!r})"
     assert first.counts == tuple(fv.trace(learned.eval(), images(1)).counts)
+    with pytest.raises(ValueError, match=r"DynamicViT, learned has weights of its own: model = fv.load\("):
+        first.apply_(make("timm-cls"))
     assert second.params > found.entries[0].params
     assert [(r.label, r.reason) for r in found.refused] == [("ToMe, other", "It predicts 3 classes, the model 7.")]
 
@@ -355,9 +232,9 @@ def test_a_model_that_is_reduced_already_is_one_of_the_candidates():
     assert fv.cost(model).macs == found.entries[-1].macs
 
 
-def test_every_training_free_method_has_a_name_for_people():
-    known = [name for name in all_methods() if name != "free-slice"]
-    assert set(known) <= set(NAMES)
+def test_every_method_has_a_name_for_people_and_the_default_are_those_that_need_no_training():
+    labels = [method.label for method in all_methods().values()]
+    assert len(set(labels)) == len(labels)
     assert {"tome", "evit", "random"} <= set(default_methods())
     assert not {"free-slice", "dynamicvit", "hvt"} & set(default_methods())
     assert DEFAULT_BUDGETS == (0.8, 0.65, 0.5)
@@ -368,96 +245,6 @@ def test_options_of_a_method_are_in_its_name_and_its_code():
     entry = found.entries[-1]
     assert (entry.method, entry.label) == ("evit:fuse=false", "EViT (fuse=false)")
     assert entry.python.endswith("fv.reduce_(model, fv.EViT(fuse=False), fv.Budget(0.7), exact_last_block=True)")
-
-
-@pytest.fixture
-def interrupted(monkeypatch):
-    """Ctrl-C at a call of one's choice: ``interrupted(module, name, call)``."""
-
-    def arrange(module, name, call):
-        real, calls = getattr(module, name), []
-
-        def sometimes(*given, **named):
-            calls.append(1)
-            if len(calls) == call:
-                raise KeyboardInterrupt
-            return real(*given, **named)
-
-        monkeypatch.setattr(module, name, sometimes)
-
-    return arrange
-
-
-@pytest.mark.parametrize(("place", "call"), [("decisions", 14), ("decisions", 25), ("speed", 1), ("speed", 3)])
-def test_a_resumed_run_equals_one_that_was_not_interrupted(folder, tmp_path, interrupted, monkeypatch, place, call):
-    model = make("timm-cls")
-    whole = compare(model, folder, **QUICK)
-    monkeypatch.setattr(run, "SECONDS_BETWEEN_STORES", 0)
-    module, name = (fidelity, "logits_of") if place == "decisions" else (run, "measure_candidate")
-    interrupted(module, name, call)
-    part = compare(model, folder, **QUICK, store=tmp_path)
-    assert not part.complete
-    assert part.data["images"] == {14: 8, 25: 16}.get(call, 20)
-    assert sum(entry.speed_up is not None for entry in part.entries) == (call if call == 3 else 0)
-    stored = json.loads((tmp_path / PARTIAL).read_text())["measured"]
-    again = []
-    monkeypatch.setattr(run, "measure_candidate", lambda *given: again.append(given[1].key) or pretended(*given))
-    rest = compare(model, folder, **QUICK, store=tmp_path, resume=True)
-    assert rest.complete
-    assert untimed(rest) == untimed(whole)
-    assert len(again) == len(rest.entries) - 1 - len(stored["speeds"])
-    assert not set(again) & set(stored["speeds"])
-
-
-def test_a_corrupt_image_before_the_interruption_is_still_counted_after_it(tmp_path, interrupted):
-    photos = tmp_path / "photos"
-    for number in range(8):
-        write_picture(photos / f"{number}.png", number)
-    (photos / "0.png").write_bytes(b"no picture")
-    options = QUICK | {"max_broken": 0.2, "store": tmp_path / "report"}
-    interrupted(run, "measure_candidate", 1)
-    with pytest.warns(UserWarning, match=r"0.png cannot be read"):
-        compare(make("timm-cls"), photos, **options)
-    found = compare(make("timm-cls"), photos, **options, resume=True)
-    assert (found.complete, found.data["images"], found.data["broken"]) == (True, 7, 1)
-
-
-def test_ctrl_c_before_anything_is_measured_is_just_that(folder, tmp_path, interrupted):
-    interrupted(fidelity, "logits_of", 2)
-    with pytest.raises(KeyboardInterrupt):
-        compare(make("timm-cls"), folder, **QUICK, store=tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"budgets": (0.7,)}, r"budgets was \[0.7, 0.5\], now \[0.7\]"),
-        ({"batch_size": 5}, "batch_size was 4, now 5"),
-        ({"limit": 7}, "limit was None, now 7"),
-        ({"seed": 3}, "seed was 0, now 3"),
-        ({"name": "another"}, "model was .*'name': 'VisionTransformer'"),
-    ],
-)
-def test_a_run_with_other_options_does_not_go_on(folder, tmp_path, interrupted, change, words):
-    interrupted(run, "measure_candidate", 2)
-    compare(make("timm-cls"), folder, **QUICK, store=tmp_path)
-    with pytest.raises(ValueError, match=words):
-        compare(make("timm-cls"), folder, **(QUICK | change), store=tmp_path, resume=True)
-
-
-def test_a_run_with_other_weights_does_not_go_on(folder, tmp_path, interrupted):
-    interrupted(run, "measure_candidate", 2)
-    compare(make("timm-cls"), folder, **QUICK, store=tmp_path)
-    other = make("timm-cls")
-    other.head.bias.data[0] += 1
-    with pytest.raises(ValueError, match="is of another comparison: model was"):
-        compare(other, folder, **QUICK, store=tmp_path, resume=True)
-
-
-def test_a_partial_file_that_is_none_is_refused(tmp_path):
-    (tmp_path / PARTIAL).write_text("{")
-    with pytest.raises(ValueError, match="not valid JSON"):
-        compare(make("timm-cls"), images(2), **QUICK, store=tmp_path, resume=True)
 
 
 def test_peak_memory_is_what_a_pass_holds():
@@ -503,3 +290,13 @@ def test_progress_tells_of_every_phase(folder):
     assert ("decisions", 20, 20) in told
     assert ("speed and memory", 5, 5) in told
     assert Comparison  # the type that is returned is public
+
+
+def test_an_entry_applies_itself_as_its_two_lines_do():
+    methods = ("tome", "evit:fuse=false", "ward", "token-pooling:output=medoid", "cluster-attention")
+    found = compare(make("timm-cls"), images(2), **(QUICK | {"methods": methods, "budgets": (0.7,)}))
+    assert len(found.entries) == 2 + len(methods)
+    for entry in found.entries:
+        ours, theirs = entry.apply_(make("timm-cls")), {"model": make("timm-cls")}
+        exec(entry.python, theirs)
+        assert torch.equal(ours(images(2)), theirs["model"](images(2))), entry.title

@@ -98,7 +98,7 @@ def test_a_result_is_complete_and_consistent(model):
 
 
 def test_the_environment_names_machine_and_versions(model, monkeypatch):
-    monkeypatch.setattr(speed, "_timer", lambda variant, images: lambda: 0.1)  # two threads crawl on a busy machine
+    monkeypatch.setattr(speed, "timer", lambda variant, images: lambda: 0.1)  # two threads crawl on a busy machine
     environment = quick(model, threads=2).environment
     assert environment.cpu == cpu_name() != ""
     assert environment.cores == available_cores() >= 1
@@ -134,7 +134,7 @@ def test_the_thread_count_is_restored(model, monkeypatch, fails):
 
         return run_once
 
-    monkeypatch.setattr(speed, "_timer", fake_timer)
+    monkeypatch.setattr(speed, "timer", fake_timer)
     if fails:
         with pytest.raises(RuntimeError, match="out of memory"):
             quick(model, threads=before + 1)
@@ -145,7 +145,7 @@ def test_the_thread_count_is_restored(model, monkeypatch, fails):
 
 
 def test_time_decides_the_rounds(model, monkeypatch):
-    monkeypatch.setattr(speed, "_timer", lambda variant, images: lambda: 0.1)
+    monkeypatch.setattr(speed, "timer", lambda variant, images: lambda: 0.1)
     assert quick(model, rounds=None, seconds=9).rounds == 30
     assert quick(model, rounds=None, seconds=0.01).rounds == speed.FEWEST_ROUNDS
 

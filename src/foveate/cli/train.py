@@ -8,9 +8,10 @@ from pathlib import Path
 
 from foveate.cli import output
 from foveate.cli.arguments import add_json
+from foveate.storage import write_text
 from foveate.train.checkpoint import find_checkpoint
 from foveate.train.config import TrainConfig, override
-from foveate.train.loop import Outcome, Run, replace_text
+from foveate.train.loop import Outcome, Run
 from foveate.train.progress import Reporter, Stopper
 from foveate.train.recipe import read_recipe
 
@@ -78,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         reporter.say(f"Goes on after step {job.state.step}, in epoch {job.state.epoch}.")
     if job.accelerator.is_main_process:
         directory.mkdir(parents=True, exist_ok=True)  # only now: what could not be built leaves nothing behind
-        replace_text(directory / "config.json", json.dumps(config.as_dict(), indent=2) + "\n")
+        write_text(directory / "config.json", json.dumps(config.as_dict(), indent=2) + "\n")
     with Stopper().listening() as stopper:
         outcome = job.train(stopper)
     if job.accelerator.is_main_process:

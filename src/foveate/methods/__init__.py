@@ -1,7 +1,7 @@
 """One paper, one file. A method is a frozen dataclass; registering it puts it under the contract tests."""
 
 from foveate.methods.base import BlockView, Method, Need, Site, StepShape, all_methods, register
-from foveate.methods.cluster_attention import ClusterAttention, fit_cluster_counts_
+from foveate.methods.cluster_attention import ClusterAttention
 from foveate.methods.dynamic_vit import DynamicViT
 from foveate.methods.evit import EViT
 from foveate.methods.free_slice import FreeSlice
@@ -36,6 +36,5 @@ __all__ = [
     "TopK",
     "Ward",
     "all_methods",
-    "fit_cluster_counts_",
     "register",
 ]

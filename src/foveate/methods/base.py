@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from foveate.core import Assignment, pool
 
 Need = Literal["cls_attn", "attn_received", "keys"]
+Kind = Literal["select", "merge", "cluster", "pool", "learned"]
 NOTHING: frozenset[Need] = frozenset()
 
 
@@ -82,7 +83,10 @@ class Method(ABC):
 
     site: ClassVar[Site]
     name: ClassVar[str]
-    """Name on the command line and in saved files; set by ``register``."""
+    """Name on the command line and in saved files; set by ``register``, as the next two are."""
+    label: ClassVar[str]
+    """Name for people, in tables and pictures."""
+    kind: ClassVar[Kind]
     needs_class_token: ClassVar[bool] = False
     training_free: ClassVar[bool] = True
     """Whether it is meant to work on a pretrained model as it is."""
@@ -218,15 +222,18 @@ M = TypeVar("M", bound=type[Method])
 _METHODS: dict[str, type[Method]] = {}
 
 
-def register(name: str):  # type: ignore[no-untyped-def]
-    """Make a method known by ``name`` to the command line, to saved files and to the contract tests."""
+def register(name: str, label: str, kind: Kind):  # type: ignore[no-untyped-def]
+    """Make a method known by ``name`` to the command line, to saved files and to the contract tests.
+
+    Comparisons call it by its ``label``, and say of which ``kind`` it is.
+    """
 
     def decorate(cls: M) -> M:
         if name in _METHODS:
             raise ValueError(f"Two methods are called {name!r}: {_METHODS[name].__name__} and {cls.__name__}.")
         if cls.site is not Site.POST_ATTN and (cls.needs is not Method.needs):
             raise ValueError(f"{cls.__name__} needs scores from attention, which exist only at {Site.POST_ATTN}.")
-        cls.name = name
+        cls.name, cls.label, cls.kind = name, label, kind
         _METHODS[name] = cls
         return cls
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -15,7 +14,7 @@ from foveate.core.density_peaks import Peaks, cluster_peaks, counts_above, find_
 from foveate.methods.base import BlockView, Method, Site, StepShape, register
 
 
-@register("cluster-attention")
+@register("cluster-attention", "ClusTR attention", "cluster")
 @dataclass(frozen=True)
 class ClusterAttention(Method):
     """Every token attends to clusters of tokens; the tokens themselves all stay.
@@ -124,30 +123,3 @@ class ClusterCount(nn.Module):
         most = seen[0][1]
         found = threshold_for(torch.cat([decision for decision, _ in seen]), max(1.0, self.average * most), most)
         self.threshold.copy_(found)
-
-
-@torch.no_grad()
-def fit_cluster_counts_(model: nn.Module, batches: Iterable[Tensor], passes: int = 2) -> nn.Module:
-    """Let the content of images decide how many clusters they have, in place; returns the model.
-
-    Finds the thresholds at which the images of ``batches`` have the asked ``average`` on average. As fewer clusters in
-    one block change what the next ones see, it goes over them ``passes`` times.
-    """
-    counts = [module for module in model.modules() if isinstance(module, ClusterCount)]
-    if not counts:
-        raise ValueError("No clusters of this model follow the content: reduce it by ClusterAttention(average=0.5).")
-    held, training = list(batches), model.training
-    model.eval()
-    try:
-        for _ in range(passes):
-            for count in counts:
-                count.seen = []
-            for images in held:
-                model(images)
-            for count in counts:
-                count.fit()
-    finally:
-        for count in counts:
-            count.seen = None
-        model.train(training)
-    return model

@@ -13,7 +13,7 @@ from foveate.core import Assignment, keep_topk, selection
 from foveate.methods.base import BlockView, Method, Site, StepShape, register
 
 
-@register("dynamicvit")
+@register("dynamicvit", "DynamicViT", "learned")
 @dataclass(frozen=True)
 class DynamicViT(Method):
     """A small predictor before each reducing block says which tokens to keep; it is trained with the model.
@@ -38,7 +38,7 @@ class DynamicViT(Method):
     def build(self, step: StepShape, block: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1000 * self.seed + block)
-            return Predictor(step.dim)
+            return Predictor(step.dim, step.keep / step.n)
 
     def assign(self, view: BlockView, keep: int) -> Assignment:
         return keep_topk(_keep_chance(view, None)[..., 0], keep)
@@ -82,16 +82,22 @@ class Predictor(nn.Module):
 
     The supplement writes two branches LN -> Linear(C, C/2) -> GELU; one Linear(C, C) cut in halves behind one LN is the
     same map with a shared LN.
+
+    It starts near the share it is to keep, by the last layer's bias, where the paper leaves it at one half: on the way
+    up from there an early stage, which all later ones push, can run into a flat softmax and stay. The order of the
+    tokens is the same.
     """
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, dim: int, share: float = 0.5) -> None:
         super().__init__()
         if dim % 4:
             raise ValueError(f"DynamicViT's predictor halves the width twice; {dim} does not divide by 4.")
         self.norm, self.entry = nn.LayerNorm(dim), nn.Linear(dim, dim)
-        self.exit = nn.Sequential(
-            nn.Linear(dim, dim // 2), nn.GELU(), nn.Linear(dim // 2, dim // 4), nn.GELU(), nn.Linear(dim // 4, 2)
-        )
+        last = nn.Linear(dim // 4, 2)
+        self.exit = nn.Sequential(nn.Linear(dim, dim // 2), nn.GELU(), nn.Linear(dim // 2, dim // 4), nn.GELU(), last)
+        share = min(max(share, 0.01), 0.99)  # all or nothing would be flat from the start
+        with torch.no_grad():
+            last.bias.copy_(torch.tensor([share, 1 - share]).log())
 
     def forward(self, tokens: Tensor, kept: Tensor | None) -> Tensor:
         """log probabilities (B, N, 2) of keeping and of dropping each token."""

@@ -9,7 +9,7 @@ from foveate.core import Assignment, keep_topk, keep_topk_fuse_rest
 from foveate.methods.base import BlockView, Method, Need, Site, StepShape, register
 
 
-@register("evit")
+@register("evit", "EViT", "select")
 @dataclass(frozen=True)
 class EViT(Method):
     """Keep the tokens the class token attends to, and fuse the others into one.

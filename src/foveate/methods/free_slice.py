@@ -12,7 +12,7 @@ from foveate.core import Assignment, selection
 from foveate.methods.base import BlockView, Method, Site, register
 
 
-@register("free-slice")
+@register("free-slice", "Free slice", "select")
 @dataclass(frozen=True)
 class FreeSlice(Method):
     """Keep the first tokens and cut the rest off.

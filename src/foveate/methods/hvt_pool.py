@@ -16,7 +16,7 @@ Grid = tuple[int, int]
 Pool = Literal["max", "avg", "conv"]
 
 
-@register("hvt")
+@register("hvt", "HVT", "pool")
 @dataclass(frozen=True)
 class HVTPool(Method):
     """Pool the sequence after the first block of each stage, and add a new positional embedding.

@@ -9,7 +9,7 @@ from foveate.core import Assignment, keep_proportional
 from foveate.methods.base import BlockView, Method, Need, Site, register
 
 
-@register("importance")
+@register("importance", "Importance sampling", "select")
 @dataclass(frozen=True)
 class ImportanceSelect(Method):
     """Keep tokens drawn without replacement, in proportion to the attention they receive.

@@ -20,7 +20,7 @@ from foveate.core.cluster import UNSEEN_SHARE
 from foveate.methods.base import BlockView, Method, Need, Site, StepShape, register
 
 
-@register("power")
+@register("power", "PoWER", "select")
 @dataclass(frozen=True)
 class PoWER(Method):
     """Keep the tokens that receive most attention and drop the others.
@@ -70,7 +70,7 @@ class SoftExtract(nn.Module):
         )
 
 
-@register("power-search")
+@register("power-search", "PoWER search", "learned")
 @dataclass(frozen=True)
 class PoWERSearch(Method):
     """Search for the counts: scale each token by a learned value of its rank, and drop none.

@@ -9,7 +9,7 @@ from foveate.core import Assignment, keep_random
 from foveate.methods.base import BlockView, Method, Site, register
 
 
-@register("random")
+@register("random", "Random (baseline)", "select")
 @dataclass(frozen=True)
 class RandomSelect(Method):
     """Keep tokens drawn at random without replacement.

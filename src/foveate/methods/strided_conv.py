@@ -15,7 +15,7 @@ from foveate.methods.base import BlockView, Method, Site, StepShape, register
 Grid = tuple[int, int]
 
 
-@register("strided-conv")
+@register("strided-conv", "Strided convolution", "pool")
 @dataclass(frozen=True)
 class StridedConv(Method):
     """Turn every 2 x 2 window of tokens into one by a learned convolution of stride 2, width unchanged.

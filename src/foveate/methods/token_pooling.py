@@ -25,7 +25,7 @@ from foveate.core import (
 from foveate.methods.base import NOTHING, BlockView, Method, Need, Site, StepShape, middle_blocks, register
 
 
-@register("token-pooling")
+@register("token-pooling", "Token Pooling", "cluster")
 @dataclass(frozen=True)
 class TokenPooling(Method):
     """Cluster the tokens, and keep one token for each cluster.

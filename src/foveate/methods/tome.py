@@ -10,7 +10,7 @@ from foveate.core.match import halves
 from foveate.methods.base import BlockView, Method, Need, Site, StepShape, register
 
 
-@register("tome")
+@register("tome", "ToMe", "merge")
 @dataclass(frozen=True)
 class ToMe(Method):
     """Merge the most similar pairs of tokens, a few in every block.

@@ -9,7 +9,7 @@ from foveate.core import Assignment, keep_topk
 from foveate.methods.base import BlockView, Method, Need, Site, StepShape, register
 
 
-@register("topk")
+@register("topk", "Top-k", "select")
 @dataclass(frozen=True)
 class TopK(Method):
     """Keep the most attended tokens and drop the others.

@@ -12,7 +12,7 @@ from foveate.core.ward import merges_by_round
 from foveate.methods.base import BlockView, Method, Need, Site, StepShape, middle_blocks, register
 
 
-@register("ward")
+@register("ward", "Ward", "merge")
 @dataclass(frozen=True)
 class Ward(Method):
     """Merge the tokens whose union loses least of what the model attends to.

@@ -93,7 +93,7 @@ def measure_speed(
     _check_numbers(batch_size=batch_size, warmup=warmup, rounds=rounds, threads=threads)
     if not seconds > 0:
         raise ValueError(f"seconds is a time to measure for, above 0; got {seconds}.")
-    place = _checked_device(device)
+    place = checked_device(device)
     size = _full_size(model, image_size)
     variants = _variants(model, method, schedule, exact_last_block, size, unit_qk)
     mac_ratio = cost(variants[UNREDUCED], size).macs / cost(variants[REDUCED], size).macs
@@ -101,7 +101,7 @@ def measure_speed(
         variant.eval().to(device=place, dtype=dtype)
     used_dtype = next(model.parameters()).dtype if dtype is None else dtype
     images = torch.randn(batch_size, *size, generator=torch.Generator().manual_seed(0)).to(place, used_dtype)
-    timers = {name: _timer(variant, images) for name, variant in variants.items()}
+    timers = {name: timer(variant, images) for name, variant in variants.items()}
     with _torch_threads(threads), torch.inference_mode():
         environment = describe_environment(place, used_dtype)
         interleave(timers, warmup)
@@ -200,7 +200,9 @@ def _variants(
     return {UNREDUCED: whole, REDUCED: reduced, FREE_SLICE: free}
 
 
-def _timer(model: nn.Module, images: Tensor) -> Timer:
+def timer(model: nn.Module, images: Tensor) -> Timer:
+    """Seconds of one pass of ``images``, with what a device still has to do waited for."""
+
     def run_once() -> float:
         _wait_for(images.device)
         start = time.perf_counter()
@@ -237,7 +239,7 @@ def _full_size(model: nn.Module, image_size: Sequence[int] | None) -> tuple[int,
     return channels, height, width
 
 
-def _checked_device(name: str | torch.device) -> torch.device:
+def checked_device(name: str | torch.device) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(0, device=device)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -120,10 +119,3 @@ def load_strictly(module: torch.nn.Module, tensors: dict[str, Tensor], what: str
         extra = sorted(set(tensors) - set(own))
         raise ValueError(f"The checkpoint's {what} does not fit: differing {wrong[:3]}, unknown {extra[:3]}.")
     module.load_state_dict(tensors)
-
-
-def replace_text(path: Path, text: str) -> None:
-    """All of a file or nothing."""
-    temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}.tmp")
-    temporary.write_text(text)
-    temporary.replace(path)

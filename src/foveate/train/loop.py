@@ -21,6 +21,7 @@ from foveate.adapters import reduction_of
 from foveate.data import Batch, Loader
 from foveate.data.order import seed_everything, seed_from
 from foveate.data.preprocessing import Preprocessing
+from foveate.storage import write_text
 from foveate.train.augmentation import build_mixup, training_transform
 from foveate.train.build import (
     build_accelerator,
@@ -37,7 +38,6 @@ from foveate.train.checkpoint import (
     join_optimiser,
     load_strictly,
     read_checkpoint,
-    replace_text,
     split_optimiser,
     write_checkpoint,
 )
@@ -303,7 +303,7 @@ class Run:
         if self.accelerator.is_main_process:
             fv.save(self.objective.model if self.ema is None else self.ema.module, self.directory / name)
             if self.classes:
-                replace_text(self.directory / name / CLASSES, json.dumps(self.classes, indent=0))
+                write_text(self.directory / name / CLASSES, json.dumps(self.classes, indent=0))
 
     def save(self) -> None:
         """Write a checkpoint and the log, in one process; not over a good one when the losses are none."""
@@ -313,7 +313,7 @@ class Run:
         if self.accelerator.is_main_process:
             write_checkpoint(self.directory, self._checkpoint())
             lines = "".join(json.dumps(line) + "\n" for line in self.state.history)
-            replace_text(self.directory / "log.jsonl", lines)
+            write_text(self.directory / "log.jsonl", lines)
         self.accelerator.wait_for_everyone()
 
     def _checkpoint(self) -> Checkpoint:

@@ -32,9 +32,9 @@ class Objective(nn.Module, ABC):
     better: ClassVar[str]
     """The figure of an evaluation that tells a better model."""
     sign: ClassVar[int] = 1
+    """1 where more of it is better, -1 where less is."""
     backbone_lr: float = 1.0
     """Learning rate of the model's own parameters, as a multiple of that of ``own_groups``."""
-    """1 where more of it is better, -1 where less is."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

@@ -20,30 +20,13 @@ from foveate.methods.base import Method, all_methods
 from foveate.methods.free_slice import FreeSlice
 from foveate.methods.options import parse
 from foveate.methods.topk import TopK
-from foveate.report.compare.comparison import UNREDUCED, Refused
+from foveate.report.compare.comparison import EXACT_LAST_BLOCK, UNREDUCED, Refused
 from foveate.schedule import Budget, Keep
 from foveate.storage import load
 from foveate.train.classifier import predicted_classes
 
 DEFAULT_BUDGETS = (0.8, 0.65, 0.5)
-EXACT_LAST_BLOCK = "exact-last-block"
 NO_TOKEN_GOES = "The exact last block alone spends no more than that, so that no token would go."
-NAMES = {
-    "cluster-attention": ("ClusTR attention", "cluster"),
-    "dynamicvit": ("DynamicViT", "learned"),
-    "evit": ("EViT", "select"),
-    "hvt": ("HVT", "pool"),
-    "importance": ("Importance sampling", "select"),
-    "power": ("PoWER", "select"),
-    "power-search": ("PoWER search", "learned"),
-    "random": ("Random (baseline)", "select"),
-    "strided-conv": ("Strided convolution", "pool"),
-    "token-pooling": ("Token Pooling", "cluster"),
-    "tome": ("ToMe", "merge"),
-    "topk": ("Top-k", "select"),
-    "ward": ("Ward", "merge"),
-}
-"""For people, and what kind of method it is; one that is missing here goes by its class."""
 
 
 @dataclass(frozen=True)
@@ -182,9 +165,8 @@ def model_shape(model: nn.Module) -> ModelShape:
 
 def label_and_kind(method: Method) -> tuple[str, str]:
     """A method's name for people, options included, and its kind."""
-    label, kind = NAMES.get(method.name, (type(method).__name__, "select" if method.training_free else "learned"))
     options = method_text(method).partition(":")[2]
-    return (f"{label} ({options})" if options else label), kind
+    return (f"{method.label} ({options})" if options else method.label), method.kind
 
 
 def method_text(method: Method) -> str:

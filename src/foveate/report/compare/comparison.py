@@ -7,11 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from torch import nn
+
+from foveate.api import reduce_
+from foveate.methods.options import parse
+from foveate.methods.topk import TopK
 from foveate.report.compare.question import best_entry
+from foveate.schedule import Keep
 
-UNREDUCED = "unreduced"
+UNREDUCED, EXACT_LAST_BLOCK = "unreduced", "exact-last-block"
+Model = TypeVar("Model", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,15 @@ class Entry:
     def title(self) -> str:
         """``ToMe at 0.65``."""
         return self.label if self.budget is None else f"{self.label} at {self.budget:g}"
+
+    def apply_(self, model: Model) -> Model:
+        """Reduce ``model`` to these counts, in place, as the two lines do; returns it."""
+        if self.method == UNREDUCED:
+            return model
+        if self.kind == "learned":
+            raise ValueError(f"{self.label} has weights of its own: {self.python.splitlines()[-1]}")
+        method = TopK() if self.method == EXACT_LAST_BLOCK else parse(self.method)
+        return reduce_(model, method, Keep(self.counts), exact_last_block=self.exact_last_block)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from foveate.report.compare.comparison import Comparison
+from foveate.storage import write_text
 
 RESULTS, TABLE, PAGE, PARTIAL = "results.json", "results.csv", "index.html", "partial.json"
 FORMAT = 1
@@ -74,19 +75,6 @@ def check_writable(folder: Path) -> None:
             probe.unlink(missing_ok=True)
             for place in missing:
                 place.rmdir()
-
-
-def write_text(path: Path, text: str) -> None:
-    """All of a file or nothing, also when the machine goes down."""
-    temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 class Partial:

@@ -11,7 +11,7 @@ import torch
 
 from foveate.methods.base import Method
 from foveate.report.compare.candidates import method_text
-from foveate.report.speed import _checked_device
+from foveate.report.speed import checked_device
 
 DEFAULT_SECONDS = 2.0
 """For each candidate. With two dozen candidates the timing takes a minute."""
@@ -65,5 +65,5 @@ def checked_settings(
         raise ValueError(f"seconds is a time to measure each candidate for, above 0; got {seconds}.")
     folders = tuple(str(folder) for folder in checkpoints)
     return Settings(
-        tuple(methods), tuple(budgets), batch_size, _checked_device(device), limit, float(seconds), seed, folders
+        tuple(methods), tuple(budgets), batch_size, checked_device(device), limit, float(seconds), seed, folders
     )

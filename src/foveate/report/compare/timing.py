@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from foveate.report.compare.candidates import Candidate, free_slice_of
 from foveate.report.environment import Environment
-from foveate.report.speed import FREE_SLICE, REDUCED, UNREDUCED, _timer, interleave, summarise
+from foveate.report.speed import FREE_SLICE, REDUCED, UNREDUCED, interleave, summarise, timer
 
 WARM_UP_ROUNDS = 1  # the pass over the images has run every model many times
 
@@ -36,7 +36,7 @@ def measure_candidate(
     """Time ``candidate`` for about ``seconds``, in turns with the unreduced model and its free slice."""
     free = free_slice_of(candidate)
     models = {UNREDUCED: unreduced, REDUCED: candidate.model} | ({} if free is None else {FREE_SLICE: free})
-    timers = {name: _timer(model, images) for name, model in models.items()}
+    timers = {name: timer(model, images) for name, model in models.items()}
     interleave(timers, WARM_UP_ROUNDS)
     rounds = interleave(timers, None, seconds)
     # where nothing is chosen, the candidate is its own free slice

@@ -1,0 +1,90 @@
+"""What a comparison refuses, and in which words."""
+
+import pytest
+import torch
+
+import foveate as fv
+from comparing import QUICK, write_picture
+from foveate.data import DataError
+from foveate.report.compare import compare
+from zoo import images, make
+
+pytestmark = pytest.mark.usefixtures("no_clock_and_no_gallery")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"budgets": (1.0,)}, "above 0 and below 1; got 1.0"),
+        ({"budgets": (0.0,)}, "above 0 and below 1; got 0.0"),
+        ({"budgets": (65,)}, "For 65 % write 0.65"),
+        ({"budgets": ()}, "At least one budget"),
+        ({"methods": ("tom",)}, "There is no method 'tom'. Did you mean tome"),
+        ({"methods": ("qqq",)}, "Known: .*evit, "),
+        ({"methods": ("tome:speed=9",)}, "ToMe has no option 'speed'"),
+        ({"methods": ("dynamicvit",)}, "give that folder as a checkpoint"),
+        ({"methods": ("free-slice",)}, "not made for a pretrained model"),
+        ({"batch_size": 0}, "batch_size is a whole number"),
+        ({"limit": 0}, "limit is a whole number"),
+        ({"seconds": 0}, "seconds is a time"),
+        ({"device": "toaster"}, "There is no device 'toaster'"),
+        ({"checkpoints": ("/nowhere",)}, "has no foveate.json"),
+    ],
+)
+def test_wrong_options_are_refused_in_words(changes, words):
+    with pytest.raises(ValueError, match=words):
+        compare(make("timm-cls"), images(2), **(QUICK | changes))
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "words"),
+    [
+        (None, ValueError, "needs images"),
+        (7, TypeError, "got int"),
+        (torch.zeros(3, 8, 8), ValueError, "shape \\(3, 8, 8\\)"),
+        (["picture"], ValueError, "got str"),
+        ([], ValueError, "has no images"),
+        ("/nowhere", DataError, "does not exist"),
+    ],
+)
+def test_data_that_are_none_are_refused(data, error, words):
+    with pytest.raises(error, match=words):
+        compare(make("timm-cls"), data, **QUICK)
+
+
+def test_a_folder_without_images_is_refused(tmp_path):
+    with pytest.raises(DataError, match="has no images"):
+        compare(make("timm-cls"), tmp_path, **QUICK)
+
+
+def test_models_that_cannot_be_compared_are_refused():
+    with pytest.raises(fv.UnsupportedModel, match="does not know"):
+        compare(torch.nn.Sequential(torch.nn.Linear(2, 2)), images(2), **QUICK)
+    with pytest.raises(ValueError, match="predicts no classes"):
+        compare(make("timm-tokens"), images(2), **QUICK)
+
+
+def test_a_model_that_answers_nonsense_is_refused():
+    model = make("timm-cls")
+    model.head.bias.data[0] = float("nan")
+    with pytest.raises(ValueError, match="Unreduced: the model's outputs are not finite"):
+        compare(model, images(2), **QUICK)
+
+
+def test_images_without_a_model_are_refused(folder):
+    with pytest.raises(ValueError, match="Images were given and no model"):
+        compare(None, str(folder))
+
+
+def test_a_corrupt_image_is_left_out_and_counted(tmp_path):
+    for number in range(8):
+        write_picture(tmp_path / f"{number}.png", number)
+    (tmp_path / "bad.png").write_bytes(b"no picture")
+    with (
+        pytest.raises(DataError, match=r"1 broken images of 9 are more than max_broken=0.01"),
+        pytest.warns(UserWarning, match="bad.png"),
+    ):
+        compare(make("timm-cls"), tmp_path, **QUICK)
+    with pytest.warns(UserWarning, match=r"bad.png cannot be read and is left out"):
+        found = compare(make("timm-cls"), tmp_path, **QUICK, max_broken=0.2)
+    assert (found.data["images"], found.data["broken"]) == (8, 1)
