@@ -27,7 +27,7 @@ SHORT = (
     "model.options={}",
     *("optimiser.lr=1e-4", "optimiser.lr_batch=0", "schedule.warmup_epochs=0", "objective.smoothing=0"),
     *("augmentation.mixup=0", "augmentation.cutmix=0", "augmentation.auto_augment=", "augmentation.erase=0"),
-    "augmentation.scale=0.5,1",
+    *("augmentation.scale=0.5,1", "augmentation.repeats=1"),
 )
 """What a few hundred steps on ten classes need less of than 30 epochs on a thousand."""
 

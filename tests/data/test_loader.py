@@ -60,6 +60,31 @@ def test_processes_together_see_each_batch_of_one_process(shape):
     assert sorted(index for batch in one for index in batch) == list(range(count))
 
 
+@given(shapes, st.integers(1, 4), st.booleans())
+def test_repeated_images_come_in_a_row_and_the_epoch_is_as_long(shape, repeats, drop_last):
+    count, share, world, epoch, _ = shape
+    size = share * world
+    order = BatchOrder(count, size, 3, True, drop_last, repeats=repeats)
+    numbers = [number for batch in order.epoch(epoch) for number in batch]
+    assert len(numbers) == (count - count % size if drop_last else count)
+    assert len(numbers) == len(set(numbers))
+    first = [image for batch in BatchOrder(count, size, 3, True, False).epoch(epoch) for image in batch]
+    for place, number in enumerate(numbers):
+        assert divmod(number, count) == (place % repeats, first[place // repeats])
+    ranks = [BatchOrder(count, size, 3, True, drop_last, rank, world, repeats).epoch(epoch) for rank in range(world)]
+    assert sorted(number for rank in ranks for batch in rank for number in batch) == sorted(numbers)
+
+
+def test_copies_of_an_image_are_transformed_anew_and_stay_the_same_image(photos):
+    once = next(Loader(photos, noisy, **SIZES, train=True).epoch(1))
+    batch = next(Loader(photos, noisy, **SIZES, train=True, repeats=3).epoch(1))
+    assert batch.names == tuple(name for name in once.names[:2] for _ in range(3))
+    assert torch.equal(batch.images[::3], once.images[:2])  # the first copy draws as if it were alone
+    assert len(batch.images.flatten(1).unique(dim=0)) == 6
+    evaluation = Loader(photos, plain, **SIZES, train=False, repeats=3)
+    assert sum(len(batch) for batch in evaluation.epoch(0)) == COUNT
+
+
 @given(shapes, st.booleans(), st.data())
 def test_an_epoch_entered_later_goes_on_as_it_would_have(shape, drop_last, data):
     count, size, world, epoch, train = shape
@@ -236,6 +261,7 @@ def test_what_goes_to_workers_can_be_sent(photos):
         ({"batch_size": 0}, r"batch_size is a number of images, 1 or more; got 0"),
         ({"workers": -1}, r"workers is a number of processes, 0 or more; got -1"),
         ({"rank": 2, "world": 2}, r"rank counts from 0 to world - 1; got rank=2, world=2"),
+        ({"repeats": 0}, r"repeats is how often an image comes in an epoch, 1 or more; got 0"),
         ({"max_broken": 5}, r"max_broken is a share, in \[0, 1\]; got 5\. For 5 % write 0\.05"),
         ({"world": 4}, r"batch_size=6 is over all processes and must divide by world=4"),
         ({"batch_size": 24}, r"23 images do not fill one batch of 24"),

@@ -63,6 +63,17 @@ def test_a_stream_knows_what_it_was_told(data):
     assert (data.labelled, data.num_classes, data.classes, data.length) == (True, 3, None, TOTAL)
 
 
+def test_repeated_images_of_shards_come_in_a_row_each_transformed_anew(data):
+    once, batches = loader_of(data, transform=noisy), list(loader_of(data, transform=noisy, repeats=2).epoch(0))
+    assert len(batches) == len(once)
+    first = [name for batch in once.epoch(0) for name in batch.names]
+    names = [name for batch in batches for name in batch.names]
+    assert names == [name for name in first[: TOTAL // 2] for _ in range(2)]
+    assert all(len(batch.images.flatten(1).unique(dim=0)) == 4 for batch in batches)
+    later = loader_of(data, transform=noisy, repeats=2).epoch(0, 3)
+    assert [batch.images.tolist() for batch in later] == [batch.images.tolist() for batch in batches[3:]]
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("world", [1, 2, 5])
 def test_evaluation_sees_every_image_once(data, workers, world):

@@ -54,6 +54,7 @@ DEIT = {
 DEIT_CODE = {
     "augmentation.colour_jitter": 0.3,
     "augmentation.interpolation": "bicubic",
+    "augmentation.repeats": 3,
     "schedule.warmup_lr": 1e-6,
     "schedule.min_lr": 1e-5,
 }

@@ -17,7 +17,7 @@ from foveate.data.stream import StreamedData
 
 
 class _Keys:
-    """Tells the workers which images to read: (epoch, index), batch by batch."""
+    """Tells the workers which images to read: (epoch, number), batch by batch."""
 
     def __init__(self, order: BatchOrder) -> None:
         self.order = order
@@ -25,7 +25,7 @@ class _Keys:
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
         for share in self.order.epoch(self.number, self.start):
-            yield [(self.number, index) for index in share]
+            yield [(self.number, number) for number in share]
 
 
 class Loader:
@@ -35,6 +35,9 @@ class Loader:
     one process. In training, images come in an order drawn from (seed, epoch), and random transforms draw from
     (seed, epoch, image), so that an epoch can be entered at any batch. In evaluation every image comes once, in
     order; processes may get unequal numbers.
+
+    With ``repeats``, an image of a training epoch comes so many times in a row, each time transformed anew, and an
+    epoch of as many batches shows so many times fewer images (repeated augmentation, as DeiT has it).
 
     A broken image is warned of once by name. In training the next readable image stands in for it, which keeps
     batches whole; in evaluation it is left out. More than ``max_broken`` of the images is a `DataError`.
@@ -53,13 +56,17 @@ class Loader:
         world: int = 1,
         drop_last: bool | None = None,
         max_broken: float = 0.01,
+        repeats: int = 1,
     ) -> None:
         _check_numbers(batch_size, workers, rank, world, max_broken)
+        if repeats < 1:
+            raise DataError(f"repeats is how often an image comes in an epoch, 1 or more; got {repeats}.")
         if train and batch_size % world:
             raise DataError(f"batch_size={batch_size} is over all processes and must divide by world={world}.")
         self.data, self.transform, self.batch_size = data, transform, batch_size
         self.seed, self.train, self.workers, self.rank, self.world = seed, train, workers, rank, world
         self.drop_last = train if drop_last is None else drop_last
+        self.repeats = repeats if train else 1
         if isinstance(data, StreamedData):
             self._check_stream(data)
             total = data.length if train else None
@@ -124,7 +131,17 @@ class Loader:
             lanes = len(range(self.rank, len(self.data.shards), self.world))
             batches, share = len(self) if self.train else 0, self._stream_share()
             reader = StreamReader(
-                self.data, self.transform, self.seed, self.train, number, start, batches, share, self.rank, self.world
+                self.data,
+                self.transform,
+                self.seed,
+                self.train,
+                number,
+                start,
+                batches,
+                share,
+                self.rank,
+                self.world,
+                self.repeats,
             )
             options |= {"batch_size": None, "collate_fn": as_it_is, "num_workers": min(self.workers, lanes)}
             return DataLoader(reader, **options)
@@ -142,7 +159,9 @@ class Loader:
         return max(1, self.batch_size // self.world)
 
     def _checked_order(self, count: int) -> BatchOrder:
-        order = BatchOrder(count, self.batch_size, self.seed, self.train, self.drop_last, self.rank, self.world)
+        order = BatchOrder(
+            count, self.batch_size, self.seed, self.train, self.drop_last, self.rank, self.world, self.repeats
+        )
         if not len(order):
             raise DataError(f"{count} images do not fill one batch of {self.batch_size}. Make batch_size smaller.")
         rest = count % self.batch_size

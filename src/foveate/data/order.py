@@ -37,6 +37,8 @@ class BatchOrder:
     drop_last: bool
     rank: int = 0
     world: int = 1
+    repeats: int = 1
+    """Times an image of a training epoch comes, one after the other; as many fewer images come at all."""
 
     def __len__(self) -> int:
         """Batches of an epoch; in evaluation the last may be too small for every rank to have a share."""
@@ -44,12 +46,19 @@ class BatchOrder:
         return whole + (rest > 0 and not self.drop_last)
 
     def epoch(self, number: int, start: int = 0) -> Iterator[list[int]]:
-        """This rank's share of each batch from ``start`` on; empty shares are left out."""
-        order = shuffled(self.count, self.seed, number) if self.train else range(self.count)
+        """This rank's share of each batch from ``start`` on; empty shares are left out.
+
+        Number n is image n % count, and n // count of its copies come before it.
+        """
+        order = self._repeated(shuffled(self.count, self.seed, number)) if self.train else range(self.count)
         for batch in range(start, len(self)):
             share = order[batch * self.batch_size : (batch + 1) * self.batch_size][self.rank :: self.world]
             if share:
                 yield list(share)
+
+    def _repeated(self, order: list[int]) -> list[int]:
+        images = order[: -(-self.count // self.repeats)]
+        return [image + copy * self.count for image in images for copy in range(self.repeats)][: self.count]
 
 
 @contextmanager

@@ -58,7 +58,7 @@ def transformed(transform: Transform, sample: Sample, *key: int) -> Tensor:
 
 @dataclass(frozen=True)
 class ImageReader(Dataset[Any]):
-    """Batches of images that can be read in any order; a key is (epoch, index)."""
+    """Batches of images that can be read in any order; a key is (epoch, number), numbered as ``BatchOrder`` does."""
 
     data: ImageData
     transform: Transform
@@ -72,11 +72,13 @@ class ImageReader(Dataset[Any]):
         """A whole batch at once, so that random states are put back once."""
         tensors, samples, broken = [], [], []
         with random_states_kept():
-            for epoch, index in keys:
+            for epoch, number in keys:
+                copy, index = divmod(number, len(self.data))
                 found, sample, met = self._read(index)
                 broken += met
                 if sample is not None:
-                    tensors.append(transformed(self.transform, sample, self.seed, epoch, found))
+                    drawn = found + copy * len(self.data)  # copies of an image look different
+                    tensors.append(transformed(self.transform, sample, self.seed, epoch, drawn))
                     samples.append(sample)
         return make_batch(tensors, samples, broken)
 
@@ -121,6 +123,7 @@ class StreamReader(IterableDataset[Batch]):
     """Images of this process in a batch."""
     rank: int
     world: int
+    repeats: int = 1
 
     def __iter__(self) -> Iterator[Batch]:
         info = get_worker_info()
@@ -148,7 +151,8 @@ class StreamReader(IterableDataset[Batch]):
                 images = self.data.samples(shard)
                 for position, image in enumerate(mixed(images, key) if self.train else images):
                     empty = False
-                    yield seed_from(key, position), image
+                    number = seed_from(key, position)
+                    yield from ((number + copy, image) for copy in range(self.repeats))
             if empty:
                 raise DataError(f"The shards {first_few(self.data.shards[shard] for shard in own)} have no images.")
 

@@ -113,6 +113,8 @@ class AugmentationSection:
     cutmix_share: float = 0.5
     """How often CutMix is used where both are on."""
     interpolation: str = "bicubic"
+    repeats: int = 1
+    """Times an image comes in a row, augmented anew each time; an epoch shows so many times fewer images."""
 
 
 @dataclass(frozen=True)

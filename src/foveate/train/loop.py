@@ -134,6 +134,7 @@ class Run:
             rank=self.rank,
             world=self.world,
             max_broken=section.max_broken,
+            repeats=self.config.augmentation.repeats,
         )
 
     def _check_parts(self) -> None:
