@@ -15,9 +15,10 @@ from evit_recovery import top1
 from imagenette import SHORT, data, folder, parser, say, ten_way_vit_tiny, train
 
 import foveate as fv
-from foveate.adapters import recording, reduction_of
+from foveate.adapters import reduction_of
 from foveate.data import Loader, open_data
 from foveate.data.preprocessing import Preprocessing
+from foveate.train.dynamic import kept_shares
 
 SITES = (3, 6, 9)
 
@@ -53,20 +54,12 @@ def main() -> None:
         say(trained=top1(trained), untrained_predictor=before, topk=chosen, unreduced=unreduced)
 
 
-@torch.no_grad()
 def kept_ratios(model: torch.nn.Module) -> list[float]:
     """Shares of tokens that the predictors keep by chance, as in training, over validation images."""
     loader = Loader(open_data(data(), "val"), Preprocessing.of(model).evaluation(), 50, seed=0, train=False)
     torch.manual_seed(0)
-    model.train()
-    shares = []
-    for batch in loader.epoch(0):
-        with recording() as seen:
-            model(batch.images)
-        keeps = [seen[0].blocks[block].stream.keep for block in SITES]
-        shares.append(torch.stack([kept.mean() for kept in keeps if kept is not None]) * len(batch))
-    model.eval()
-    return [round(share, 4) for share in (torch.stack(shares).sum(dim=0) / 600).tolist()]
+    shares = torch.cat([kept_shares(model, batch.images) for batch in loader.epoch(0)], dim=1)
+    return [round(share, 4) for share in shares.mean(dim=1).tolist()]
 
 
 if __name__ == "__main__":

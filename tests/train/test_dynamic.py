@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 
 import foveate as fv
 from foveate.adapters import CHILD
-from foveate.train.dynamic import Dynamic, ratio_loss, token_loss
+from foveate.train.dynamic import Dynamic, kept_shares, ratio_loss, token_loss
 from foveate.train.loop import Run
 from foveate.train.objectives import Moment, initial_teacher, prediction_loss
 from training import SMALL, small_config
@@ -132,9 +132,12 @@ def test_two_runs_give_the_same_curve(images_folder, tmp_path):
     assert curves[0][-1]["train"] == curves[1][-1]["train"]
 
 
-def test_kept_ratios_are_those_of_the_decisions():
-    made = objective()
-    for stage in made.model.foveate.learned.values():
+@pytest.mark.parametrize(("logits", "share"), [((20.0, -20.0), 1.0), ((-20.0, 20.0), 1 / 16)])
+def test_kept_shares_are_those_of_the_decisions(logits, share):
+    model = objective().model.eval()
+    for stage in model.foveate.learned.values():
         torch.nn.init.zeros_(stage.exit[-1].weight)
-        stage.exit[-1].bias.data.copy_(torch.tensor([20.0, -20.0]))
-    assert made.kept_ratios(photos()[0]) == [1.0, 1.0]
+        stage.exit[-1].bias.data.copy_(torch.tensor(logits))
+    shares = kept_shares(model, photos()[0])  # one token stays where all would go
+    assert torch.equal(shares, torch.full((2, len(photos()[0])), share))
+    assert not model.training

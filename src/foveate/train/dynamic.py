@@ -59,7 +59,7 @@ class Dynamic(Classify):
     def forward(self, images: Tensor, labels: Tensor) -> Losses:
         with recording() as seen:
             logits = logits_of(self.model(images))
-        decisions = [kept for block in self._stages() if (kept := seen[0].blocks[block].stream.keep) is not None]
+        decisions = _decisions(self.model, seen[0])
         losses = {"loss": self.cross_entropy(logits, labels), "ratio": self.ratio * ratio_loss(decisions, self.ratios)}
         if self.kl or self.tokens:
             losses |= self._distillation(images, logits, seen[0], decisions[-1])
@@ -73,11 +73,6 @@ class Dynamic(Classify):
         parts = {"kl": self.kl * prediction_loss(logits, teacher_logits)}
         return parts | {"tokens": self.tokens * token_loss(ours, theirs, kept)}
 
-    def _stages(self) -> list[int]:
-        reduction = reduction_of(self.model)
-        assert reduction is not None
-        return sorted(reduction.modules_by_block)
-
     def own_groups(self) -> list[dict[str, Any]]:
         reduction = reduction_of(self.model)
         assert reduction is not None
@@ -90,12 +85,29 @@ class Dynamic(Classify):
                 if not name.startswith(f"{CHILD}."):
                     parameter.grad = None
 
-    def kept_ratios(self, images: Tensor) -> list[float]:
-        """Fractions that the trained predictors keep when they decide by chance, stage by stage."""
-        with torch.no_grad(), recording() as seen:
-            self.model(images)
-        keeps = [seen[0].blocks[block].stream.keep for block in self._stages()]
-        return [kept.mean().item() for kept in keeps if kept is not None]
+
+@torch.no_grad()
+def kept_shares(model: nn.Module, images: Tensor) -> Tensor:
+    """Shares (stages, B) of the tokens that the predictors keep by chance, as they do in training."""
+    training = model.training
+    model.train()
+    try:
+        with recording() as seen:
+            model(images)
+    finally:
+        model.train(training)
+    return torch.stack([kept.mean(dim=1) for kept in _decisions(model, seen[0])])
+
+
+def _decisions(model: nn.Module, encoded: Encoded) -> list[Tensor]:
+    found = [encoded.blocks[block].stream.keep for block in _stages(model)]
+    return [kept for kept in found if kept is not None]
+
+
+def _stages(model: nn.Module) -> list[int]:
+    reduction = reduction_of(model)
+    assert reduction is not None
+    return sorted(reduction.modules_by_block)
 
 
 def _patches(model: Any, encoded: Encoded) -> Tensor:
@@ -106,4 +118,4 @@ def _patches(model: Any, encoded: Encoded) -> Tensor:
 def _stage_counts(model: nn.Module) -> list[int]:
     reduction = reduction_of(model)
     assert reduction is not None
-    return [reduction.plan.counts[block] for block in sorted(reduction.modules_by_block)]
+    return [reduction.plan.counts[block] for block in _stages(model)]
