@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from photographs import assets, vit_tiny
@@ -56,7 +57,11 @@ def data() -> str:
 
 def ten_way_vit_tiny() -> nn.Module:
     """The pretrained ViT-Tiny with the ten rows of its classifier that Imagenette needs."""
-    model = vit_tiny()
+    return ten_way(vit_tiny())
+
+
+def ten_way(model: Any) -> Any:
+    """``model`` with ten of its thousand classes, in place; returns it."""
     rows = torch.tensor(IMAGENET_PLACES)
     weight, bias = model.head.weight[rows].detach(), model.head.bias[rows].detach()
     model.reset_classifier(10)
@@ -64,6 +69,14 @@ def ten_way_vit_tiny() -> nn.Module:
         model.head.weight.copy_(weight)
         model.head.bias.copy_(bias)
     return model
+
+
+def class_file(place: Path) -> Path:
+    """ImageNet's thousand classes in their order; those that Imagenette has by the names of its folders."""
+    ours = dict(zip(IMAGENET_PLACES, sorted(folder.name for folder in Path(data(), "train").iterdir()), strict=True))
+    path = place / "classes.txt"
+    path.write_text("".join(f"{ours.get(number, number)}\n" for number in range(1000)))
+    return path
 
 
 def teacher_folder(place: Path, size: int = 224) -> Path:

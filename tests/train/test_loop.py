@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import foveate as fv
+from foveate.data import DataError
 from foveate.train.checkpoint import CURRENT, PREVIOUS
 from foveate.train.loop import Run
 from foveate.train.progress import Stopper
@@ -277,6 +278,35 @@ def test_losses_are_means_however_a_batch_is_divided(images_folder, tmp_path, pa
     run.objective.eval()
     images, labels = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(3)), torch.arange(8) % 2
     torch.testing.assert_close(run._backward(images, labels)["loss"], run.objective(images, labels)["loss"].detach())
+
+
+def test_a_model_that_knows_more_classes_keeps_its_classifier(images_folder, tmp_path):
+    model = timm.create_model("vit_tiny_patch16_224", **SMALL, num_classes=5)
+    start = fv.save(model, tmp_path / "start")
+    names = tmp_path / "names.txt"
+    names.write_text("cat\ndark\nbus\nbright\ntree\n")
+    told = (f"model.name={start}", "model.options={}", f"data.classes={names}", "run.steps=1")
+    run = Run(small_config(images_folder, *told), tmp_path / "run")
+    assert torch.equal(run.objective.model.head.weight, model.head.weight)
+    assert set(torch.cat([batch.labels for batch in run.train_loader.epoch(0)]).tolist()) == {1, 3}
+    run.train()
+    assert json.loads((tmp_path / "run" / "model" / "classes.json").read_text()) == names.read_text().split()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("none.txt", None, "There is no file .*none.txt of class names"),
+        ("broken.json", "[1", "is not valid JSON"),
+        ("other.json", '{"cat": 1}', "holds no list of class names"),
+        ("wrong.txt", "cat\ndog\n", "bright"),
+    ],
+)
+def test_wrong_files_of_class_names_are_refused(images_folder, tmp_path, name, text, words):
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=words):
+        Run(small_config(images_folder, f"data.classes={tmp_path / name}"), tmp_path / "run")
 
 
 def test_other_data_or_another_schedule_are_noticed(images_folder, tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from foveate.cli import output
 from foveate.cli.arguments import Request, add_json, add_methods, add_model, add_schedule, read_requests
 from foveate.cli.models import Loaded, load_from
 from foveate.data import ImageData, Loader, StreamedData, open_data
+from foveate.data.labels import read_class_names
 from foveate.data.preprocessing import Preprocessing
 from foveate.train.classifier import predicted_classes
 from foveate.train.evaluate import Figures, evaluate_side_by_side
@@ -112,12 +112,7 @@ def class_names(args: argparse.Namespace) -> list[str] | None:
     """The model's classes in its order, from --classes or from beside a model that was trained here."""
     beside = Path(args.model) / CLASSES
     path = args.classes or (beside if beside.is_file() else None)
-    if path is None:
-        return None
-    if not path.is_file():
-        raise ValueError(f"There is no file {path} of class names.")
-    text = path.read_text()
-    return list(json.loads(text)) if path.suffix == ".json" else text.splitlines()
+    return None if path is None else read_class_names(path)
 
 
 def evaluate_with_bar(models: dict[str, nn.Module], loader: Loader, args: argparse.Namespace) -> dict[str, Figures]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,3 +147,19 @@ def check_no_class_is_empty(labels: Labels, request: Request, where: str) -> Non
             f"{where} has no image of {len(empty)} of its {labels.num_classes} classes: {names}. "
             "If that is meant, say allow_empty_classes=True."
         )
+
+
+def read_class_names(path: Path) -> list[str]:
+    """Names of a model's classes in its order: a line each, or a list in a ``.json`` file."""
+    if not path.is_file():
+        raise DataError(f"There is no file {path} of class names.")
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".json":
+        return text.splitlines()
+    try:
+        names = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path} is not valid JSON: {error}.") from error
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise DataError(f"{path} holds no list of class names.")
+    return names

@@ -16,6 +16,7 @@ from torch import nn, optim
 import foveate as fv
 from foveate.adapters import reduction_of
 from foveate.data import DataError, ImageData, StreamedData, open_data
+from foveate.data.labels import read_class_names
 from foveate.methods.options import build as build_method
 from foveate.models.by_name import load_model
 from foveate.schedule import Schedule
@@ -57,7 +58,8 @@ def open_both(section: DataSection) -> tuple[Data, Data | None]:
         "label_column": section.label_column,
         "root": section.root,
         "num_classes": section.num_classes,
-        "allow_empty_classes": section.allow_empty_classes,
+        "allow_empty_classes": section.allow_empty_classes or bool(section.classes),
+        "classes": read_class_names(Path(section.classes)) if section.classes else None,
     }
     options: dict[str, Any] = {name: value for name, value in given.items() if value}
     options |= {"download": True} if section.download else {}
@@ -67,7 +69,7 @@ def open_both(section: DataSection) -> tuple[Data, Data | None]:
     if not section.val:
         return train, None
     same: dict[str, Any] = {"classes": train.classes} if train.classes else {"num_classes": train.num_classes}
-    options = {name: value for name, value in options.items() if name not in ("length", "num_classes")}
+    options = {name: value for name, value in options.items() if name not in ("length", "num_classes", "classes")}
     return train, open_data(section.source, section.val, **options, **(same if section.labels else {}))
 
 

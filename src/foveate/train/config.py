@@ -91,6 +91,8 @@ class DataSection:
     """Classes of data that do not say; 0 elsewhere."""
     allow_empty_classes: bool = False
     """Whether a class may be without images."""
+    classes: str = ""
+    """A file of the model's classes by name, in its order, of which the data hold some: its classifier stays."""
 
 
 @dataclass(frozen=True)
