@@ -12,11 +12,12 @@ from pathlib import Path
 
 import torch
 from photographs import assets, vit_tiny
-from rich.progress import Progress
 
+from foveate.cli.compare import phases, refused_text, shown
 from foveate.report.compare import Comparison, Entry, compare
+from foveate.report.rounding import floored
 
-COLUMNS = ("setting", "MACs %", "top-1 %", "agreement %", "KL", "img/s", "speed-up", "quartiles", "overhead %", "MiB")
+COLUMNS = ("setting", "MACs %", "top-1 %", "agreement %", "KL", "img/s", "speed-up", "quartiles", "overhead", "MiB")
 
 
 def main() -> None:
@@ -29,19 +30,19 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     model, photographs = vit_tiny(), assets() / "imagenet_dev" / "labels.csv"
     start = time.perf_counter()
-    with Progress() as bars:
-        tasks = {}
-
-        def advance(phase: str, done: int, total: int | None) -> None:
-            if phase not in tasks:
-                tasks[phase] = bars.add_task(phase, total=total)
-            bars.update(tasks[phase], completed=done, total=total)
-
+    with phases() as progress:
         comparison = compare(
-            model, photographs, limit=args.limit, seconds=args.seconds, name="ViT-Tiny", progress=advance
+            model,
+            photographs,
+            limit=args.limit,
+            seconds=args.seconds,
+            name="ViT-Tiny",
+            progress=progress,
+            store=args.out,
         )
+    folder = comparison.save(args.out)
     print(as_markdown(comparison, time.perf_counter() - start))
-    print(f"\nReport: {comparison.save(args.out) / 'index.html'}")
+    print(f"\nReport: {folder / 'index.html'}")
 
 
 def as_markdown(comparison: Comparison, seconds: float) -> str:
@@ -52,7 +53,7 @@ def as_markdown(comparison: Comparison, seconds: float) -> str:
         f"|{'---|' * len(COLUMNS)}",
         *(f"| {' | '.join(cells(entry))} |" for entry in comparison.entries),
         "",
-        *(f"Not compared: {r.label} at {r.budget:g}: {r.reason}" for r in comparison.refused),
+        *(f"Not compared: {refused_text(refused)}" for refused in comparison.refused),
         comparison.recommendation.sentence,
         f"{comparison.data['images']} photographs, batch {comparison.options['batch_size']}, {seconds:.0f} s in all; "
         f"{place['cpu']}, {place['threads']} threads, torch {place['torch']}.",
@@ -61,19 +62,18 @@ def as_markdown(comparison: Comparison, seconds: float) -> str:
 
 
 def cells(entry: Entry) -> list[str]:
-    first, third = entry.speed_up_quartiles or (1.0, 1.0)
-    overhead = "" if entry.overhead is None else f"{100 * entry.overhead:.0f}"
+    quartiles = "-" if entry.speed_up_quartiles is None else "-".join(f"{q:.2f}" for q in entry.speed_up_quartiles)
     return [
         f"**{entry.title}**" if entry.pareto else entry.title,
         f"{100 * entry.mac_ratio:.1f}",
-        f"{entry.top1:.1f}",
-        f"{entry.agreement:.1f}",
+        shown(entry.top1, "{:.1f}"),
+        f"{floored(entry.agreement):.1f}",
         f"{entry.kl:.4f}",
-        f"{entry.images_per_second:.1f}",
-        f"{entry.speed_up:.2f}",
-        f"{first:.2f}-{third:.2f}",
-        overhead,
-        f"{entry.memory_mib:.0f}",
+        shown(entry.images_per_second, "{:.1f}"),
+        shown(entry.speed_up, "{:.2f}"),
+        quartiles,
+        shown(entry.overhead, "{:.0%}"),
+        shown(entry.memory_mib, "{:.0f}"),
     ]
 
 

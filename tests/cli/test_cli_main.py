@@ -17,10 +17,10 @@ import foveate as fv
 from foveate.cli import cost as cost_command
 from foveate.cli import main as entry
 from foveate.cli import output
-from foveate.cli.arguments import method_text, parse_image_size, parse_keep
+from foveate.cli.arguments import parse_image_size, parse_keep
 from foveate.cli.main import COMMANDS, build_parser, main
 from foveate.methods.base import all_methods
-from foveate.methods.options import parse
+from foveate.methods.options import method_text, parse
 from foveate.report import pictures
 from foveate.tables import Row, Table, registry, table
 

@@ -57,6 +57,43 @@ def test_a_folder_without_images_is_refused(tmp_path):
         compare(make("timm-cls"), tmp_path, **QUICK)
 
 
+def test_what_is_wrong_with_a_split_is_said_and_not_that_there_is_no_other(tmp_path):
+    write_picture(tmp_path / "train" / "a" / "0.png", 0)
+    (tmp_path / "val").mkdir()
+    with pytest.raises(DataError, match="has no images"):
+        compare(make("timm-cls"), tmp_path, **QUICK)
+    for number in range(3):
+        write_picture(tmp_path / "val" / "a" / f"{number}.png", number)
+    found = compare(make("timm-cls"), tmp_path, **QUICK, classes=[f"kind{i}" for i in range(7)])
+    assert "kind0" in found.data["note"] or "'a'" in found.data["note"] or " a" in found.data["note"]
+    assert "split" not in found.data["note"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"methods": fv.ToMe}, TypeError, r"got <class .*ToMe'>\. Write ToMe\(\)"),
+        ({"methods": [fv.ToMe]}, TypeError, r"Write ToMe\(\)"),
+        ({"budgets": ["0.5"]}, ValueError, "above 0 and below 1; got '0.5'"),
+        ({"checkpoints": "/nowhere"}, ValueError, "/nowhere has no foveate.json"),
+    ],
+)
+def test_values_of_another_kind_are_refused_in_words(changes, error, words):
+    with pytest.raises(error, match=words):
+        compare(make("timm-cls"), images(2), **(QUICK | changes))
+
+
+def test_a_single_method_and_a_single_budget_need_no_list():
+    found = compare(make("timm-cls"), images(2), **(QUICK | {"methods": "tome", "budgets": 0.7}))
+    assert [entry.title for entry in found.entries[2:]] == ["ToMe at 0.7"]
+
+
+def test_a_model_over_unit_queries_and_keys_is_refused():
+    model = fv.reduce_(make("timm-cls"), fv.PoWER(), fv.Keep({}), unit_qk="learned")
+    with pytest.raises(ValueError, match="unit queries and keys"):
+        compare(model, images(2), **QUICK)
+
+
 def test_models_that_cannot_be_compared_are_refused():
     with pytest.raises(fv.UnsupportedModel, match="does not know"):
         compare(torch.nn.Sequential(torch.nn.Linear(2, 2)), images(2), **QUICK)

@@ -49,7 +49,7 @@ def test_every_example_is_run_here():
 def test_an_example_runs_without_network(name, tmp_path, monkeypatch, capsys):
     demo = SimpleNamespace(demo_model=small_model, demo_classes=lambda: KINDS)
     monkeypatch.setitem(sys.modules, "foveate.models.demo", demo)
-    monkeypatch.setattr(fv, "compare", briefly, raising=False)
+    monkeypatch.setattr(fv, "compare", briefly)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(sys, "argv", [name, "--offline"])
     monkeypatch.chdir(tmp_path)

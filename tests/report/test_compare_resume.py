@@ -7,7 +7,7 @@ import pytest
 from comparing import QUICK, pretended, untimed, write_picture
 from foveate.report.compare import compare, fidelity, run
 from foveate.report.compare.saving import PARTIAL
-from zoo import images, make
+from zoo import CLASSES, images, make
 
 pytestmark = pytest.mark.usefixtures("no_clock_and_no_gallery")
 
@@ -64,6 +64,34 @@ def test_a_corrupt_image_before_the_interruption_is_still_counted_after_it(tmp_p
     assert (found.complete, found.data["images"], found.data["broken"]) == (True, 7, 1)
 
 
+def test_a_batch_whose_images_were_all_broken_is_passed_over_once(tmp_path, interrupted, monkeypatch):
+    photos = tmp_path / "photos"
+    for number in range(8):
+        write_picture(photos / f"{number}.png", number)
+    (photos / "0.png").write_bytes(b"no picture")
+    options = QUICK | {"max_broken": 0.2, "store": tmp_path / "report", "batch_size": 1}
+    monkeypatch.setattr(run, "SECONDS_BETWEEN_STORES", 0)
+    interrupted(fidelity, "logits_of", 20)  # in the fourth batch that there is
+    with pytest.warns(UserWarning, match=r"0.png cannot be read"):
+        part = compare(make("timm-cls"), photos, **options)
+    assert (part.complete, part.data["images"], part.data["broken"]) == (False, 3, 1)
+    found = compare(make("timm-cls"), photos, **options, resume=True)
+    assert (found.complete, found.data["images"], found.data["broken"]) == (True, 7, 1)
+
+
+def test_other_labels_or_checkpoints_are_another_run(folder, tmp_path, interrupted):
+    interrupted(run, "measure_candidate", 2)
+    compare(make("timm-cls"), folder, **QUICK, store=tmp_path)
+    names = [f"kind{number}" for number in (1, 0, *range(2, CLASSES))]
+    with pytest.raises(ValueError, match="is of another comparison: data was"):
+        compare(make("timm-cls"), folder, **QUICK, store=tmp_path, resume=True, classes=names)
+
+
+def test_images_given_as_tensors_cannot_be_told_apart_so_that_no_run_goes_on(tmp_path):
+    with pytest.raises(ValueError, match="images given as tensors or batches cannot be resumed"):
+        compare(make("timm-cls"), images(2), **QUICK, store=tmp_path, resume=True)
+
+
 def test_ctrl_c_before_anything_is_measured_is_just_that(folder, tmp_path, interrupted):
     interrupted(fidelity, "logits_of", 2)
     with pytest.raises(KeyboardInterrupt):
@@ -96,7 +124,7 @@ def test_a_run_with_other_weights_does_not_go_on(folder, tmp_path, interrupted):
         compare(other, folder, **QUICK, store=tmp_path, resume=True)
 
 
-def test_a_partial_file_that_is_none_is_refused(tmp_path):
+def test_a_partial_file_that_is_none_is_refused(folder, tmp_path):
     (tmp_path / PARTIAL).write_text("{")
     with pytest.raises(ValueError, match="not valid JSON"):
-        compare(make("timm-cls"), images(2), **QUICK, store=tmp_path, resume=True)
+        compare(make("timm-cls"), folder, **QUICK, store=tmp_path, resume=True)

@@ -8,7 +8,6 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -233,22 +232,6 @@ def positive_float(text: str) -> float:
 def first_line(function: object) -> str:
     """What a listing says about a function: the first line of its docstring."""
     return (inspect.getdoc(function) or "").partition("\n")[0]
-
-
-def method_text(method: Method) -> str:
-    """The method as the command line writes it, options at their default left out."""
-    options = [(field, getattr(method, field.name)) for field in dataclasses.fields(method)]
-    changed = [f"{field.name}={option_text(value)}" for field, value in options if value != field.default]
-    return f"{method.name}:{','.join(changed)}" if changed else method.name
-
-
-def option_text(value: object) -> str:
-    """An option's value as the command line writes it."""
-    if isinstance(value, Enum):
-        return str(value.value)
-    if isinstance(value, tuple):
-        return "+".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def schedule_text(schedule: Schedule | None) -> str:

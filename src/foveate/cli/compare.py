@@ -22,8 +22,9 @@ from foveate.cli.models import brings_weights, load_from
 from foveate.report.compare import Comparison, Entry, compare
 from foveate.report.compare.candidates import DEFAULT_BUDGETS, read_budgets, read_methods
 from foveate.report.compare.figure import DEMONSTRATION, INTERRUPTED
-from foveate.report.compare.saving import PAGE, PARTIAL, RESULTS, TABLE, check_writable
+from foveate.report.compare.saving import PAGE, PARTIAL, RESULTS, TABLE, as_document, check_writable
 from foveate.report.compare.settings import DEFAULT_SECONDS, Progress
+from foveate.report.rounding import floored
 from foveate.train.classifier import predicted_classes
 
 DESCRIPTION = """\
@@ -131,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
         comparison = compare(model, args.data, progress=progress, store=args.out, **options(args, model))
     comparison.save(args.out)
     if args.json:
-        output.print_json(comparison.as_dict())
+        output.print_json(as_document(comparison))
     else:
         show(comparison, args.out)
     return 0 if comparison.complete else INTERRUPTED_CODE
@@ -180,7 +181,7 @@ def named_classes(args: argparse.Namespace, model: nn.Module) -> list[str] | Non
 
 @contextmanager
 def phases() -> Iterator[Progress | None]:
-    """A bar on stderr for each phase, where somebody looks at it."""
+    """A bar on stderr for each phase of a comparison, where somebody looks at it."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -248,7 +249,7 @@ def visible_columns(comparison: Comparison) -> list[tuple[str, Any]]:
     return [
         ("setting", lambda entry: f"{entry.title} {PARETO}" if entry.pareto else entry.title),
         ("MACs %", lambda entry: f"{100 * entry.mac_ratio:.1f}"),
-        ("agreement %", number("agreement", "{:.1f}")),
+        ("agreement %", lambda entry: f"{floored(entry.agreement):.1f}"),
         ("KL", number("kl", "{:.4f}")),
         *measured(comparison.entries, "top1", "top-1 %", "{:.1f}"),
         *measured(comparison.entries, "images_per_second", "img/s", "{:.1f}"),

@@ -10,10 +10,11 @@ from torch import nn
 from foveate.adapters import find_adapter, reduction_of
 from foveate.api import cost, restore_
 from foveate.cli import output
-from foveate.cli.arguments import Request, add_json, add_methods, add_model, add_schedule, method_text, read_requests
+from foveate.cli.arguments import Request, add_json, add_methods, add_model, add_schedule, read_requests
 from foveate.cli.models import Loaded, load_from
 from foveate.cost import Cost
 from foveate.methods.base import Site
+from foveate.methods.options import method_text
 
 DESCRIPTION = """\
 Count what one image costs: multiply-accumulates, parameters, and tokens after every block (class token included),

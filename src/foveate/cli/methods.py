@@ -11,8 +11,9 @@ import typing
 from enum import Enum
 
 from foveate.cli import output
-from foveate.cli.arguments import add_json, option_text
+from foveate.cli.arguments import add_json
 from foveate.methods.base import Method, all_methods
+from foveate.methods.options import option_text
 
 DESCRIPTION = "List every method with its options, as --method takes them: NAME or NAME:OPTION=VALUE,OPTION=VALUE."
 EPILOG = """\

@@ -16,12 +16,12 @@ from foveate.cli.arguments import (
     add_methods,
     add_model,
     add_schedule,
-    method_text,
     positive_float,
     positive_int,
     read_requests,
 )
 from foveate.cli.models import Loaded, load_from
+from foveate.methods.options import method_text
 from foveate.report.speed import SpeedResult, measure_speed
 
 DESCRIPTION = """\

@@ -14,6 +14,10 @@ ALL = "all"
 """The split to ask for where data are not divided and all of them are meant."""
 
 
+class Undivided(DataError):
+    """Data that have no splits were asked for one."""
+
+
 def is_training(split: str) -> bool:
     return split_word(split) in TRAIN
 
@@ -59,6 +63,6 @@ def check_undivided(split: str, name: str, where: str) -> None:
     own = split_word(name)
     if split == ALL or is_training(split) or any(own in words for words in _accepted(split_word(split))):
         return
-    raise DataError(
+    raise Undivided(
         f"{where} is not divided into splits, so it has no split {split!r}. Divide it, or ask for {ALL!r} to take all."
     )

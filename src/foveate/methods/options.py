@@ -45,6 +45,27 @@ def parse(text: str) -> Method:
     return build(name.strip(), options)
 
 
+def method_text(method: Method) -> str:
+    """The method as ``parse`` reads it, options at their default left out."""
+    changed = [f"{name}={option_text(value)}" for name, value in changed_options(method)]
+    return f"{method.name}:{','.join(changed)}" if changed else method.name
+
+
+def changed_options(method: Method) -> list[tuple[str, object]]:
+    """The options that are not at their default."""
+    values = [(field, getattr(method, field.name)) for field in dataclasses.fields(method)]
+    return [(field.name, value) for field, value in values if value != field.default]
+
+
+def option_text(value: object) -> str:
+    """An option's value as ``parse`` reads it."""
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, tuple):
+        return "+".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def _convert(value: object, kind: object, where: str) -> object:
     """``value`` as the field's type, or an error that says what the field takes."""
     if typing.get_origin(kind) is typing.Literal:

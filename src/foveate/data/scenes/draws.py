@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -18,18 +19,22 @@ class Draws:
     """A stream of numbers. NumPy promises the plain stream of a bit generator for good, so all comes from that one."""
 
     def __init__(self, *key: int) -> None:
-        self._stream = np.random.Generator(np.random.PCG64(seed_from(*key)))
+        self._bits = np.random.PCG64(seed_from(*key))
 
     def between(self, low: float, high: float) -> float:
-        return low + (high - low) * float(self._stream.random())
+        return low + (high - low) * float(self._next(1)[0])
 
     def below(self, count: int) -> int:
         """A whole number from 0 to ``count`` - 1."""
-        return int(count * self._stream.random())
+        return int(count * float(self._next(1)[0]))
 
     def one_of(self, values: Sequence[Value]) -> Value:
         return values[self.below(len(values))]
 
     def uniform(self, *shape: int) -> Floats:
         """Numbers from 0 to 1."""
-        return self._stream.random(shape).astype(np.float32)
+        return self._next(math.prod(shape)).reshape(shape).astype(np.float32)
+
+    def _next(self, count: int) -> Floats:
+        """Numbers from 0 to below 1 of 53 random bits each."""
+        return (self._bits.random_raw(count) >> np.uint64(11)) * 2.0**-53

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import difflib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
 from torch import nn
@@ -16,9 +14,10 @@ from torch import nn
 from foveate.adapters import find_adapter, reduction_of
 from foveate.api import reduce_, restore_
 from foveate.cost import ModelShape, Plan, PlanError, count, unreduced
+from foveate.data.preprocessing import Preprocessing
 from foveate.methods.base import Method, all_methods
 from foveate.methods.free_slice import FreeSlice
-from foveate.methods.options import parse
+from foveate.methods.options import changed_options, method_text, parse
 from foveate.methods.topk import TopK
 from foveate.report.compare.comparison import EXACT_LAST_BLOCK, UNREDUCED, Refused
 from foveate.schedule import Budget, Keep
@@ -73,9 +72,10 @@ def default_methods() -> list[str]:
     return [name for name, cls in all_methods().items() if cls.training_free]
 
 
-def read_methods(texts: Iterable[str | Method] | None) -> list[Method]:
+def read_methods(given: str | Method | Iterable[str | Method] | None) -> list[Method]:
     """Methods from ``name:option=value`` texts, or as they are; those that need training are refused."""
-    found = [text if isinstance(text, Method) else _parsed(text) for text in (texts or default_methods())]
+    texts = [given] if isinstance(given, str | Method | type) else list(given or default_methods())
+    found = [text if isinstance(text, Method) else _parsed(text) for text in texts]
     for method in found:
         if not method.training_free:
             raise ValueError(
@@ -85,11 +85,13 @@ def read_methods(texts: Iterable[str | Method] | None) -> list[Method]:
     return list(dict.fromkeys(found))
 
 
-def read_budgets(budgets: Sequence[float]) -> tuple[float, ...]:
+def read_budgets(given: float | Sequence[float]) -> tuple[float, ...]:
     """Budgets from the largest on, each once."""
+    budgets = [given] if isinstance(given, int | float) else list(given)
     for budget in budgets:
-        if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < 1:
-            hint = f" For {budget:g} % write {budget / 100:g}." if 1 < budget <= 100 else ""
+        number = isinstance(budget, int | float) and not isinstance(budget, bool)
+        if not number or not 0 < budget < 1:
+            hint = f" For {budget:g} % write {budget / 100:g}." if number and 1 < budget <= 100 else ""
             raise ValueError(f"A budget is a share of the MACs, above 0 and below 1; got {budget!r}.{hint}")
     if not budgets:
         raise ValueError("At least one budget is needed, such as 0.65.")
@@ -122,7 +124,7 @@ def find_candidates(
     missed = [budget for budget in budgets if budget not in met]
     if missed and (tuple(budgets) != DEFAULT_BUDGETS or len(missed) == len(budgets)):
         raise ValueError(_nobody_reaches(missed[0], shape, methods, exact, refused))
-    learned = [_checkpoint(model, Path(folder)) for folder in checkpoints]
+    learned = [_checkpoint(model, folder, name) for folder, name in _short_names(checkpoints).items()]
     found += [*(c for c in learned if isinstance(c, Candidate)), *extra]
     refused += [r for r in learned if isinstance(r, Refused)]
     return Candidates(tuple(found), tuple(refused))
@@ -148,7 +150,13 @@ def free_slice_of(candidate: Candidate) -> nn.Module | None:
         return None
     method = reduction.method.free_slice() or FreeSlice(site=reduction.method.site)
     free = restore_(twin_of(candidate.model))
-    return reduce_(free, method, Keep(reduction.plan.counts), exact_last_block=reduction.exact_last_block)
+    return reduce_(
+        free,
+        method,
+        Keep(reduction.plan.counts),
+        exact_last_block=reduction.exact_last_block,
+        unit_qk=reduction.unit_qk,
+    )
 
 
 def reduces(model: nn.Module) -> bool:
@@ -169,32 +177,16 @@ def label_and_kind(method: Method) -> tuple[str, str]:
     return (f"{method.label} ({options})" if options else method.label), method.kind
 
 
-def method_text(method: Method) -> str:
-    """``name:option=value``, options at their default left out."""
-    changed = [f"{name}={_option_text(value)}" for name, value in _changed(method)]
-    return f"{method.name}:{','.join(changed)}" if changed else method.name
-
-
 def method_code(method: Method) -> str:
     """The method as Python, ``fv.EViT(fuse=False)``."""
-    options = ", ".join(f"{name}={value!r}" for name, value in _changed(method))
+    options = ", ".join(f"{name}={value!r}" for name, value in changed_options(method))
     return f"fv.{type(method).__name__}({options})"
 
 
-def _changed(method: Method) -> list[tuple[str, object]]:
-    values = [(field, getattr(method, field.name)) for field in dataclasses.fields(method)]
-    return [(field.name, value) for field, value in values if value != field.default]
-
-
-def _option_text(value: object) -> str:
-    if isinstance(value, Enum):
-        return str(value.value)
-    if isinstance(value, tuple):
-        return "+".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _parsed(text: str) -> Method:
+def _parsed(text: object) -> Method:
+    if not isinstance(text, str):
+        hint = f" Write {text.__name__}()." if isinstance(text, type) else ""
+        raise TypeError(f"A method is a name such as 'tome' or an instance such as fv.ToMe(); got {text!r}.{hint}")
     name = text.partition(":")[0].strip()
     if name not in all_methods():
         close = difflib.get_close_matches(name, all_methods(), n=3, cutoff=0.5)
@@ -264,13 +256,22 @@ def _nobody_reaches(
     )
 
 
-def _checkpoint(model: nn.Module, folder: Path) -> Candidate | Refused:
+def _short_names(folders: Sequence[str | Path]) -> dict[Path, str]:
+    """Folders, each once, by the last parts of their paths: `run/best`, and more of them where two end alike."""
+    places = {Path(folder).resolve(): Path(folder) for folder in folders}
+    length = 2
+    while len({place.parts[-length:] for place in places}) < len(places):
+        length += 1
+    return {folder: "/".join(place.parts[-length:]) for place, folder in places.items()}
+
+
+def _checkpoint(model: nn.Module, folder: Path, name: str) -> Candidate | Refused:
     """A reduced model as ``fv.save`` wrote it."""
     saved = load(folder)
     reduction = reduction_of(saved)
     if reduction is None:
         raise ValueError(f"The model in {folder} is not reduced, so there is nothing to compare. Reduce and train it.")
-    method, label = method_text(reduction.method), f"{label_and_kind(reduction.method)[0]}, {folder.resolve().name}"
+    method, label = method_text(reduction.method), f"{label_and_kind(reduction.method)[0]}, {name}"
     wrong = _misfit(model, saved)
     if wrong:
         return Refused(method, label, None, wrong)
@@ -283,6 +284,9 @@ def _misfit(model: nn.Module, saved: nn.Module) -> str:
     sizes = [find_adapter(m).image_size(m) for m in (model, saved)]
     if sizes[0] != sizes[1]:
         return f"It takes images of {_size_text(sizes[1])}, the model those of {_size_text(sizes[0])}."
+    colours = [(found.mean, found.std) for found in map(Preprocessing.of, (model, saved))]
+    if colours[0] != colours[1]:
+        return f"It reads colours by mean and deviation {colours[1]}, the model by {colours[0]}."
     classes = [predicted_classes(m) for m in (model, saved)]
     return "" if classes[0] == classes[1] else f"It predicts {classes[1]} classes, the model {classes[0]}."
 

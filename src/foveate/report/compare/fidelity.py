@@ -53,7 +53,6 @@ class Fidelity:
     """The sums of every candidate after some batches; plain enough to be stored and taken up again."""
 
     sums: dict[str, Sums]
-    batches: int = 0
     broken: int = 0
     finished: bool = False
 
@@ -85,7 +84,7 @@ def measure_fidelity(
     A batch counts for all models or for none, also where it is interrupted.
     """
     dtype = next(next(iter(models.values())).parameters()).dtype
-    for number, (batch, labels) in enumerate(images.batches(so_far.batches), start=so_far.batches):
+    for batch, labels in images.batches(so_far.images, so_far.broken):
         batch, labels = batch.to(device, dtype), labels.to(device)
         logits = {key: logits_of(model(batch)).float() for key, model in models.items()}
         whole = next(iter(logits.values()))
@@ -93,7 +92,7 @@ def measure_fidelity(
         for key, scores in logits.items():
             _check_logits(key, scores, whole)
             added[key].add(scores, whole, labels)
-        so_far.sums, so_far.batches = added, number + 1
+        so_far.sums = added
         after_batch(so_far)
     if not so_far.images:
         raise ValueError(f"{images.source} has no images.")

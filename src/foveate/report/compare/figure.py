@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import io
 from html import escape
 from os import PathLike
 from typing import Any
 
 from foveate.report.compare.comparison import Comparison, Entry
+from foveate.report.rounding import floored
 
-MARKS = {"none": "*", "select": "o", "merge": "s", "cluster": "D", "pool": "^", "learned": "P"}
+MARKS = {"none": "*", "select": "o", "merge": "s", "cluster": "^", "pool": "D", "learned": "P"}
 DEMONSTRATION = "The built-in demonstration on generated scenes: it says nothing about your model."
 INTERRUPTED = "The run was interrupted; this is what it had measured."
 
@@ -21,7 +23,7 @@ def draw(comparison: Comparison, path: str | PathLike[str] | None) -> Any:
     except ImportError as error:
         raise ImportError("plot() draws with matplotlib, which is not installed: pip install matplotlib") from error
     timed = any(entry.images_per_second is not None for entry in comparison.entries)
-    figure = figure_module.Figure(figsize=(8, 5), layout="constrained")
+    figure = _shown_in_notebooks(figure_module.Figure)(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot()
     by_method: dict[tuple[str, str], list[Entry]] = {}
     for entry in comparison.entries:
@@ -38,6 +40,17 @@ def draw(comparison: Comparison, path: str | PathLike[str] | None) -> Any:
     if path is not None:
         figure.savefig(path)
     return figure
+
+
+def _shown_in_notebooks(figure: Any) -> Any:
+    """A figure that a notebook shows by itself, without pyplot, which would keep it in memory."""
+
+    def as_png(self: Any) -> bytes:
+        held = io.BytesIO()
+        self.savefig(held, format="png")
+        return held.getvalue()
+
+    return type("Figure", (figure,), {"_repr_png_": as_png})
 
 
 def as_html(comparison: Comparison) -> str:
@@ -65,7 +78,7 @@ def _row(entry: Entry) -> str:
         f"{entry.mac_ratio:.0%}",
         _shown(entry.images_per_second, "{:.0f}"),
         _shown(entry.speed_up, "{:.2f}x"),
-        f"{entry.agreement:.1f} %",
+        f"{floored(entry.agreement):.1f} %",
         _shown(entry.top1, "{:.1f} %"),
     )
     return f"<tr>{''.join(f'<td>{value}</td>' for value in values)}</tr>"

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from foveate.data import BrokenImage, DataError, ImageData, Loader, StreamedData, open_data
+from foveate.data import Batch, BrokenImage, DataError, ImageData, Loader, StreamedData, open_data
 from foveate.data.source import Pictures
+from foveate.data.splits import Undivided
 
 DEFAULT_SPLITS = ("val", "all")
 """Tried one after the other: validation images, or all of data that are not divided."""
@@ -34,7 +35,7 @@ class Shown(NamedTuple):
 
 
 class Images(ABC):
-    """Images in batches, from any batch on, so that a run can go on where it was interrupted."""
+    """Images in batches, from any place on, so that a run can go on where it was interrupted."""
 
     source: str
     split: str | None = None
@@ -47,8 +48,12 @@ class Images(ABC):
     """How many images there are; None where only the end tells."""
 
     @abstractmethod
-    def batches(self, start: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """(images, labels) from batch ``start`` on; a label is -1 where there is none."""
+    def batches(self, seen: int = 0, broken: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """(images, labels); a label is -1 where there is none.
+
+        The first ``seen`` images, with ``broken`` ones among them that do not count, have been looked at in whole
+        batches, and are passed over.
+        """
 
     @abstractmethod
     def shown(self, number: int) -> Shown | None:
@@ -58,9 +63,9 @@ class Images(ABC):
         """What a label means; None where that is not known."""
         return self.classes[label] if self.classes is not None and 0 <= label < len(self.classes) else None
 
-    def fingerprint(self) -> str:
-        """Differs where other images would be measured, as far as names tell."""
-        return ""
+    def fingerprint(self) -> str | None:
+        """Differs where other images or labels would be measured, as far as names tell; None where nothing does."""
+        return None
 
 
 class FromSource(Images):
@@ -91,17 +96,18 @@ class FromSource(Images):
     def broken(self) -> int:  # type: ignore[override]
         return self._loader.broken
 
-    def batches(self, start: int) -> Iterator[tuple[Tensor, Tensor]]:
-        skipped = 0 if isinstance(self.data, ImageData) else start
-        batches = self._loader.epoch(0, start - skipped)
-        pairs = (
-            (batch.images, batch.labels if self.labelled else torch.full_like(batch.labels, -1)) for batch in batches
-        )
-        yield from _from(_limited(pairs, None if isinstance(self.data, ImageData) else self.limit), skipped)
+    def batches(self, seen: int = 0, broken: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        if isinstance(self.data, ImageData):  # a batch whose images were all broken was passed too
+            yield from map(self._pair, self._loader.epoch(0, -(-(seen + broken) // self._loader.batch_size)))
+        else:
+            yield from _after(_limited(map(self._pair, self._loader.epoch(0)), self.limit), seen)
+
+    def _pair(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        return batch.images, batch.labels if self.labelled else torch.full_like(batch.labels, -1)
 
     def shown(self, number: int) -> Shown | None:
         if not isinstance(self.data, ImageData):
-            return _first(self.batches(0), number)
+            return _first(self.batches(), number)
         found = []
         for index in _spread(len(self.data), number):
             try:
@@ -117,12 +123,12 @@ class FromSource(Images):
         return Shown(images, names, labels, tuple(mask for _, mask in found))
 
     def fingerprint(self) -> str:
-        if not isinstance(self.data, ImageData):
-            return ""
-        names = hashlib.blake2b(digest_size=8)
-        for index in range(len(self.data)):
-            names.update(self.data.pictures.name(index).encode() + b"\0")
-        return names.hexdigest()
+        known = hashlib.blake2b(repr((self.labelled, self.classes)).encode(), digest_size=8)
+        if isinstance(self.data, ImageData):
+            for index in range(len(self.data)):
+                known.update(self.data.pictures.name(index).encode() + b"\0")
+            known.update(b"" if self.data.labels is None else np.asarray(self.data.labels).tobytes())
+        return known.hexdigest()
 
 
 class FromBatches(Images):
@@ -134,8 +140,8 @@ class FromBatches(Images):
         self._fitting = True
         self.note = "The images came without labels, so accuracy cannot be measured."
 
-    def batches(self, start: int) -> Iterator[tuple[Tensor, Tensor]]:
-        for images, labels in _from(_limited(map(self._pair, self._given), self.limit), start):
+    def batches(self, seen: int = 0, broken: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        for images, labels in _after(_limited(map(self._pair, self._given), self.limit), seen):
             if not self._first:
                 self._first.append((images, labels))
             yield images, labels
@@ -192,7 +198,7 @@ def _open(source: str, split: str | None, **options: Any) -> ImageData | Streame
         return open_data(source, split, **options)
     try:
         return open_data(source, DEFAULT_SPLITS[0], **options)
-    except DataError:
+    except Undivided:  # anything else that is wrong is to be said, not hidden behind a second try
         return open_data(source, DEFAULT_SPLITS[1], **options)
 
 
@@ -254,10 +260,12 @@ def _limited(batches: Iterable[tuple[Tensor, Tensor]], limit: int | None) -> Ite
             return
 
 
-def _from(batches: Iterator[tuple[Tensor, Tensor]], start: int) -> Iterator[tuple[Tensor, Tensor]]:
-    for number, batch in enumerate(batches):
-        if number >= start:
-            yield batch
+def _after(batches: Iterator[tuple[Tensor, Tensor]], seen: int) -> Iterator[tuple[Tensor, Tensor]]:
+    passed = 0
+    for images, labels in batches:
+        if passed >= seen:
+            yield images, labels
+        passed += len(images)
 
 
 def _first(batches: Iterator[tuple[Tensor, Tensor]], number: int) -> Shown | None:

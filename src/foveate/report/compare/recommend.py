@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from foveate.report.compare.comparison import Entry, Recommendation
 from foveate.report.compare.question import is_baseline
+from foveate.report.rounding import floored
 
 TIERS = (99.0, 98.0, 95.0)
 WORTH_A_LOSS = 1.2
@@ -54,7 +55,7 @@ def recommend(entries: Sequence[Entry], images: int, drift: float = 1.0) -> Reco
         return Recommendation(None, "No speed was measured, so that nothing can be recommended yet.", "")
     chosen = _choose(entries)
     if chosen is None:
-        return Recommendation(None, _nothing(entries, images) + _unsteady(drift), "")
+        return Recommendation(None, _nothing(entries) + _unsteady(drift), "")
     entry = entries[chosen]
     sentence = f"{_subject(entry)} {_gain(entry, entries[0])}.{_caution(entry, images)}{_unsteady(drift)}"
     return Recommendation(chosen, sentence, entry.python)
@@ -97,14 +98,13 @@ def _kept(entry: Entry, unreduced: Entry) -> str:
 
 
 def _per_cent(value: float) -> str:
-    """Rounded down, so that 99.97 % is never called all."""
-    return "100 %" if value == 100 else f"{math.floor(10 * value + 1e-9) / 10:.1f} %"
+    return "100 %" if value == 100 else f"{floored(value):.1f} %"
 
 
 def _caution(entry: Entry, images: int) -> str:
     if entry.agreement == 100 and entry.kind == "none":
         return ""  # exact by construction; the images prove nothing here
-    least = math.floor(10 * wilson_lower(entry.agreement, images)) / 10
+    least = floored(wilson_lower(entry.agreement, images))
     few = " These are few images: repeat it with more before you rely on it." if images < ENOUGH_IMAGES else ""
     return f" Seen on {images:,} images; on others like these it may be as few as {least:.1f} %.{few}"
 
@@ -118,7 +118,7 @@ def _unsteady(drift: float) -> str:
     )
 
 
-def _nothing(entries: Sequence[Entry], images: int) -> str:
+def _nothing(entries: Sequence[Entry]) -> str:
     rest = [entry for entry in entries[1:] if entry.speed_up is not None and not is_baseline(entry)]
     faster = [entry for entry in rest if (entry.speed_up or 0) >= WORTH_A_LOSS]
     if not rest:

@@ -42,7 +42,7 @@ from foveate.report.environment import describe_environment
 from foveate.train.classifier import predicted_classes
 
 SECONDS_BETWEEN_STORES = 1.0
-DEMONSTRATION = "scenes:"
+DEMONSTRATION_DATA = "scenes:"
 """The built-in images, for those who bring no model."""
 
 
@@ -139,8 +139,8 @@ class Job:
         if store is not None:
             check_writable(store)
             self.partial = Partial(store, self._identity())
-            if resume:
-                self._take_up(self.partial.read())
+        if resume:
+            self._take_up()
         complete = False
         try:
             self._measure_fidelity()
@@ -150,6 +150,10 @@ class Job:
             if not self.fidelity.images:
                 raise
             self._store()
+        except ValueError:
+            if self.partial is not None and not resume:
+                self.partial.discard()  # what a resumed run brought stays: it may go on with other options
+            raise
         self._draw()
         return self._result(demonstration, complete)
 
@@ -198,7 +202,7 @@ class Job:
         return {
             "model": {"name": self.name, "weights": weights_fingerprint(self.whole)},
             "data": {"source": self.images.source, "split": self.images.split, "images": self.images.fingerprint()},
-            "candidates": [candidate.key for candidate in self.found.all],
+            "candidates": [_identity_of(candidate) for candidate in self.found.all],
             "environment": str(self.environment),
             **self.settings.as_dict(),
         }
@@ -209,7 +213,13 @@ class Job:
             self.partial.write({"fidelity": self.fidelity.as_dict(), "speeds": speeds})
         self.stored_at = time.monotonic()
 
-    def _take_up(self, measured: dict[str, Any] | None) -> None:
+    def _take_up(self) -> None:
+        if self.images.fingerprint() is None:
+            raise ValueError(
+                "A run on images given as tensors or batches cannot be resumed: nothing tells whether they are the "
+                "same. Give a folder or another source by its name."
+            )
+        measured = None if self.partial is None else self.partial.read()
         if measured is None:
             return
         self.fidelity = Fidelity.from_dict(measured["fidelity"])
@@ -306,6 +316,12 @@ class Job:
         }
 
 
+def _identity_of(candidate: Candidate) -> list[Any]:
+    """Others share the weights of the unreduced model."""
+    own = weights_fingerprint(candidate.model) if candidate.kind == "learned" else ""
+    return [candidate.key, list(candidate.counts), own]
+
+
 def weights_fingerprint(model: nn.Module) -> str:
     """Differs where any weight does."""
     digest = hashlib.blake2b(digest_size=8)
@@ -318,6 +334,12 @@ def weights_fingerprint(model: nn.Module) -> str:
 def _prepared(model: nn.Module, device: torch.device) -> tuple[nn.Module, list[Candidate]]:
     """The unreduced model, ready to run, and the given one as a candidate where it was reduced already."""
     find_adapter(model)  # a model that is refused is refused here
+    reduction = reduction_of(model)
+    if reduction is not None and reduction.unit_qk is not None:
+        raise ValueError(
+            "This model attends over unit queries and keys (unit_qk), which no other candidate would: a comparison "
+            "would be with a model that nobody trained. Measure it with foveate speed and foveate eval."
+        )
     at_home = next(model.parameters()).device == device
     own = (with_shared_weights if at_home else copy.deepcopy)(model).eval().to(device)
     if reduction_of(own) is None:
@@ -346,9 +368,11 @@ def _demonstration(data: Any) -> tuple[nn.Module, str, Sequence[str], str]:
     """The built-in model, the built-in scenes, what the one tells apart in the other, and a name."""
     from foveate.models.demo import demo_classes, demo_model
 
-    source = DEMONSTRATION if data is None else data
-    if not isinstance(source, str) or not source.startswith(DEMONSTRATION):
-        raise ValueError(f"Images were given and no model. The built-in demonstration knows {DEMONSTRATION} alone.")
+    source = DEMONSTRATION_DATA if data is None else data
+    if not isinstance(source, str) or not source.startswith(DEMONSTRATION_DATA):
+        raise ValueError(
+            f"Images were given and no model. The built-in demonstration knows {DEMONSTRATION_DATA} alone."
+        )
     return demo_model(), source, demo_classes(), "built-in demonstration model"
 
 

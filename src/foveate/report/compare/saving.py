@@ -24,7 +24,7 @@ def save_results(comparison: Comparison, folder: Path) -> Path:
     texts = {
         PAGE: render_page(comparison),
         TABLE: as_csv(comparison),
-        RESULTS: json.dumps({"format": FORMAT, **comparison.as_dict()}, indent=2) + "\n",
+        RESULTS: json.dumps(as_document(comparison), indent=2) + "\n",
     }
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
@@ -40,6 +40,11 @@ def load_results(folder: str | os.PathLike[str]) -> Comparison:
     if not path.is_file():
         raise ValueError(f"There is no {path}. Give the folder that a comparison was saved to.")
     return Comparison.from_dict(_read(path))
+
+
+def as_document(comparison: Comparison) -> dict[str, Any]:
+    """What results.json holds."""
+    return {"format": FORMAT, **comparison.as_dict()}
 
 
 def render_page(comparison: Comparison) -> str:
@@ -61,15 +66,14 @@ def as_csv(comparison: Comparison) -> str:
 
 def check_writable(folder: Path) -> None:
     """Raise before the work where ``folder`` could not be written after it; leaves nothing behind."""
-    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    missing: list[Path] = []
     probe = folder / f".foveate-{secrets.token_hex(4)}"
     try:
+        missing += [place for place in (folder, *folder.parents) if not place.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         probe.touch()
     except OSError as error:
-        raise ValueError(
-            f"The folder {folder} cannot be written: {error.strerror}. Name another with --out."
-        ) from error
+        raise ValueError(f"The folder {folder} cannot be written: {error.strerror}. Name another one.") from error
     finally:
         with contextlib.suppress(OSError):
             probe.unlink(missing_ok=True)
@@ -82,6 +86,7 @@ class Partial:
 
     def __init__(self, folder: Path, identity: Mapping[str, Any]) -> None:
         self.path = folder / PARTIAL
+        self._made = [place for place in (folder, *folder.parents) if not place.exists()]
         self.identity = json.loads(json.dumps(identity))
 
     def read(self) -> dict[str, Any] | None:
@@ -97,6 +102,13 @@ class Partial:
                 f"{self.path} is of another comparison: {found}. Run it as before, or leave out --resume to begin anew."
             )
         return dict(stored["measured"])
+
+    def discard(self) -> None:
+        """Leave nothing of this run behind, and no folder that it made."""
+        self.path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # somebody else has put something there
+            for place in self._made:
+                place.rmdir()
 
     def write(self, measured: Mapping[str, Any]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)

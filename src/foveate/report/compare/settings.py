@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from foveate.methods.base import Method
-from foveate.report.compare.candidates import method_text
+from foveate.methods.options import method_text
 from foveate.report.speed import checked_device
 
 DEFAULT_SECONDS = 2.0
@@ -55,7 +55,7 @@ def checked_settings(
     limit: int | None,
     seconds: float,
     seed: int,
-    checkpoints: Sequence[str | Path],
+    checkpoints: str | Path | Sequence[str | Path],
 ) -> Settings:
     """The settings, or words on the first that is wrong."""
     for name, value in (("batch_size", batch_size), ("limit", limit)):
@@ -63,7 +63,8 @@ def checked_settings(
             raise ValueError(f"{name} is a whole number, 1 or more; got {value!r}.")
     if not seconds > 0:
         raise ValueError(f"seconds is a time to measure each candidate for, above 0; got {seconds}.")
-    folders = tuple(str(folder) for folder in checkpoints)
+    given = [checkpoints] if isinstance(checkpoints, str | Path) else checkpoints
+    folders = tuple(str(folder) for folder in given)
     return Settings(
         tuple(methods), tuple(budgets), batch_size, checked_device(device), limit, float(seconds), seed, folders
     )

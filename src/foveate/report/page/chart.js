@@ -22,7 +22,7 @@
 
   const layers = {};
   for (const name of ["axes", "lines", "points", "names"]) {
-    const role = name === "points" ? { role: "list", "aria-label": "Settings" } : { "aria-hidden": "true" };
+    const role = name === "points" ? { role: "listbox", "aria-label": "Settings" } : { "aria-hidden": "true" };
     layers[name] = draw("g", role);
     svg.append(layers[name]);
   }
@@ -34,7 +34,7 @@
   function makePoint(entry, index) {
     const use = draw("use", { href: `#mark-${entry.kind}`, x: -8, y: -8, width: 16, height: 16 });
     const halo = draw("circle", { class: "halo", r: 12 });
-    const attributes = { class: `point kind-${entry.kind}`, role: "listitem", tabindex: -1, "data-entry": index };
+    const attributes = { class: `point kind-${entry.kind}`, role: "option", "aria-selected": "false", tabindex: -1, "data-entry": index };
     const point = draw("g", attributes, halo, use);
     point.addEventListener("pointerenter", (event) => event.pointerType === "mouse" && pick(index));
     point.addEventListener("pointerleave", () => pick(report.chosen.entry)); // a click keeps it, passing by does not
@@ -169,7 +169,7 @@
   }
 
   function spoken(entry, onFront, isRecommended) {
-    const said = [title(entry), `agreement ${entry.agreement.toFixed(1)} per cent`];
+    const said = [title(entry), `agreement ${(Math.floor(entry.agreement * 10 + 1e-6) / 10).toFixed(1)} per cent`];
     if (entry.top1 !== null) said.push(`accuracy ${entry.top1.toFixed(1)} per cent`);
     if (entry.images_per_second !== null) said.push(`${entry.images_per_second.toFixed(0)} images per second`);
     said.push(`${(100 * entry.mac_ratio).toFixed(0)} per cent of the MACs`);
@@ -216,7 +216,7 @@
     const label = entries[index].label;
     points.forEach((point, one) => {
       point.classList.toggle("chosen", one === index);
-      point.classList.toggle("kin", entries[one].label === label);
+      point.setAttribute("aria-selected", String(one === index));
     });
     series.forEach((line, of) => line.classList.toggle("shown", of === label));
     settleTabStop(shown());

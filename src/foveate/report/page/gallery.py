@@ -93,7 +93,7 @@ def collect_gallery(
     """Follow ``images`` (B, 3, H, W), as the models read them, through reduced ``models``.
 
     ``pictures`` are the same images for people: the model's crop, of any size but of the images' shape. ``names`` and
-    ``labels`` stand below them.
+    ``labels`` are shown with them.
     """
     _check_lengths(len(images), pictures=pictures, names=names, labels=labels)
     height, width = images.shape[-2:]

@@ -119,7 +119,7 @@ def _figures(found: dict[str, Any]) -> str:
         "of the multiply-accumulates": words.share(entry["mac_ratio"]),
     }
     inner = "".join(
-        f"<div><dd>{escape(value)}</dd><dt>{escape(name)}</dt></div>"
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
         for name, value in shown.items()
         if value != words.NOTHING
     )

@@ -247,14 +247,16 @@
   }
 
   function makeThumbnails() {
+    const names = gallery.pictures.map(({ name, label }) => (label ? `${name}, ${label}` : name));
     const buttons = gallery.pictures.map((picture, index) => {
-      const name = picture.label ? `${picture.name}, ${picture.label}` : picture.name;
+      const name = names[index];
       const image = make("img", { src: picture.source, alt: "", width: 72, height: 72 });
       return make("button", { type: "button", title: name, "aria-label": name, onclick: () => show(index) }, image);
     });
     function show(index) {
       state.picture = index;
       state.patch = null;
+      document.getElementById("picture-name").textContent = names[index];
       buttons.forEach((button, place) => button.setAttribute("aria-pressed", String(place === index)));
       redraw();
     }

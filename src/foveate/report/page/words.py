@@ -6,6 +6,8 @@ import math
 from html import escape
 from typing import Any
 
+from foveate.report.rounding import floored
+
 NOTHING = DASH = "\N{EN DASH}"
 TIMES = "\N{MULTIPLICATION SIGN}"
 GAP = "\N{NARROW NO-BREAK SPACE}"  # a number and its unit stay on one line
@@ -17,8 +19,7 @@ def known(value: Any) -> bool:
 
 
 def percent(value: float | None) -> str:
-    """Rounded down, so that only what is whole is called 100 %."""
-    return f"{math.floor(value * 10 + 1e-6) / 10:.1f}{GAP}%" if known(value) and value is not None else NOTHING
+    return f"{floored(value):.1f}{GAP}%" if known(value) and value is not None else NOTHING
 
 
 def share(value: float | None, digits: int = 0) -> str:
