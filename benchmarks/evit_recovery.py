@@ -41,7 +41,7 @@ def main() -> None:
         say(keep=args.keep, unreduced=before, without_training=without, tuned=after, recovered=round(recovered, 3))
         if args.control:
             plain = ("reduction.method=none", "reduction.warmup_start=0", "reduction.warmup_epochs=0")
-            train("evit-finetune", place / "control", args, *told, *plain)
+            train("evit-finetune", place / "control", args, *told, *plain, f"objective.self_kl={args.kl}")
             say(unreduced_tuned=top1(ten_way(fv.load(place / "control" / "model"))))
 
 

@@ -98,6 +98,20 @@ def test_a_crash_while_saving_leaves_the_old_model(saved, monkeypatch, step):
     assert fv.load(saved).foveate.method == fv.EViT(carry=True)
 
 
+def test_a_save_that_was_killed_before_its_manifest_does_not_hinder_the_next(tmp_path):
+    (tmp_path / "model-0123abcd.safetensors").write_bytes(b"half")
+    (tmp_path / ".foveate.json-0123abcd.tmp").write_text("{")
+    fv.save(make("torchvision"), tmp_path)
+    assert not (tmp_path / "model-0123abcd.safetensors").exists()
+    fv.load(tmp_path)
+
+
+def test_weights_of_others_are_other_things(tmp_path):
+    (tmp_path / "model-00001-of-00002.safetensors").write_bytes(b"theirs")
+    with pytest.raises(ValueError, match="holds other files"):
+        fv.save(make("torchvision"), tmp_path)
+
+
 def test_a_folder_with_other_things_is_not_written_to(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(ValueError, match="holds other files"):

@@ -10,6 +10,8 @@ from foveate.report.drawing import picture_of
 from foveate.train.config import TrainConfig, override, read_config
 
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 3, "num_heads": 2}
+DISTIL = ("objective.kind=distill", "objective.smoothing=0", "augmentation.mixup=0", "augmentation.cutmix=0")
+LATE = ("reduction.warmup_start=1", "reduction.warmup_epochs=1.5")
 SPLITS = {"train": 12, "val": 5}
 """Images of each class."""
 

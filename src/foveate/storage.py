@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import warnings
 from pathlib import Path
@@ -19,6 +20,8 @@ from foveate.schedule import OwnCounts, PlanError, Schedule, build_schedule, des
 
 MANIFEST = "foveate.json"
 FORMAT = 1
+WEIGHTS = re.compile(r"model-[0-9a-f]{8}\.safetensors")  # not those of others: model-00001-of-00002.safetensors
+TEMPORARY = re.compile(re.escape(f".{MANIFEST}") + r"-[0-9a-f]{8}\.tmp")
 
 
 def save(model: nn.Module, directory: str | os.PathLike[str]) -> Path:
@@ -32,7 +35,7 @@ def save(model: nn.Module, directory: str | os.PathLike[str]) -> Path:
     folder = Path(directory)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; save needs a directory.")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
+    if folder.is_dir() and not (folder / MANIFEST).is_file() and not all(map(_is_left_over, folder.iterdir())):
         raise ValueError(f"{folder} holds other files and no {MANIFEST}. Give an empty or a new directory.")
     how = _how(keeper, model)
     folder.mkdir(parents=True, exist_ok=True)
@@ -40,11 +43,17 @@ def save(model: nn.Module, directory: str | os.PathLike[str]) -> Path:
     manifest = {"format": FORMAT, "weights": weights.name, "model": _checked_recipe(keeper, model), **how}
     tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in model.state_dict().items()}
     save_file(tensors, weights)
+    force_to_disk(weights)  # before the manifest that names them
     write_text(folder / MANIFEST, json.dumps(manifest, indent=2))
-    for old in folder.glob("model-*.safetensors"):
-        if old != weights:
+    for old in folder.iterdir():
+        if old != weights and WEIGHTS.fullmatch(old.name):
             old.unlink()
     return folder
+
+
+def _is_left_over(path: Path) -> bool:
+    """Whether a save that was killed before its manifest wrote this file."""
+    return bool(WEIGHTS.fullmatch(path.name) or TEMPORARY.fullmatch(path.name))
 
 
 def load(directory: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Module:
@@ -197,3 +206,12 @@ def write_text(path: Path, text: str) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def force_to_disk(path: Path) -> None:
+    """Wait until a file, or which files a folder holds, would outlive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

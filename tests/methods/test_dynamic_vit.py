@@ -12,7 +12,7 @@ from foveate.methods.dynamic_vit import DynamicViT, Predictor
 from zoo import images, make
 
 SCHEDULE = fv.KeepRate(0.7, blocks=(1, 2))
-CLASSIFIERS = ["timm-cls", "timm-mean", "timm-map", "torchvision", "hf-vit"]
+CLASSIFIERS = ["timm-cls", "timm-mean", "timm-map", "timm-lvvit", "torchvision", "hf-vit"]
 
 
 def reduced(family: str = "timm-cls", schedule: fv.Schedule = SCHEDULE):
@@ -21,7 +21,7 @@ def reduced(family: str = "timm-cls", schedule: fv.Schedule = SCHEDULE):
 
 def without_dropout_(model):
     for module in model.modules():
-        if hasattr(module, "p") or "Drop" in type(module).__name__:
+        if hasattr(module, "p") or "Drop" in type(module).__name__ or "BatchNorm" in type(module).__name__:
             module.eval()
     return model
 

@@ -112,6 +112,8 @@ def test_rates_of_predictors_and_backbone(images_folder, tmp_path):
     run.rates.step_update(1)
     assert by_id[id(backbone)]["lr"] == pytest.approx(0.01 * by_id[id(predictor)]["lr"])
     assert by_id[id(predictor)]["initial_lr"] == pytest.approx(8 / 1024 * 1e-3)
+    for name, parameter in run.objective.model.foveate.named_parameters():
+        assert by_id[id(parameter)]["weight_decay"] == (0.05 if parameter.dim() > 1 else 0), name
 
 
 def test_a_run_keeps_the_backbone_then_lets_it_go(images_folder, tmp_path):

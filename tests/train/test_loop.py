@@ -8,11 +8,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import foveate as fv
-from foveate.data import DataError
 from foveate.train.checkpoint import CURRENT, PREVIOUS
 from foveate.train.loop import Run
 from foveate.train.progress import Stopper
-from training import SMALL, small_config
+from training import DISTIL, LATE, SMALL, small_config
 
 
 def weights(directory):
@@ -164,7 +163,15 @@ def test_a_checkpoint_of_another_model_is_refused(images_folder, tmp_path):
         (["optimiser.accumulate=3"], "does not divide into 3 equal parts"),
         (["data.batch_size=9"], "even number"),
         (["data.batch_size=64"], "do not fill one batch"),
-        (["objective.kind=distill"], "needs a teacher"),
+        ([*DISTIL], "needs a teacher"),
+        (["objective.teacher=deit"], "objective.teacher is not for objective.kind=classify"),
+        (["objective.kind=distill"], "objective.smoothing is not for objective.kind=distill"),
+        (["objective.kind=distill", "objective.smoothing=0"], "mix labels"),
+        (["reduction.method=evit", "reduction.keep_rate=0.5", "reduction.blocks=1", *LATE], "the run ends after 2"),
+        (
+            ["reduction.method=evit", "reduction.keep_rate=0.5", "reduction.blocks=1", *LATE[1:], "run.steps=3"],
+            "after 1",
+        ),
         (["objective.kind=power-search"], "reduction.method=power-search"),
         (["reduction.method=evit", "reduction.keep_rate=0.5", "reduction.remove=2"], "keep_rate and remove"),
         (["model.freeze_blocks=9"], "freeze_blocks is 0 to 3"),
@@ -202,7 +209,7 @@ def test_no_checkpoint_is_written_over_a_good_one_once_the_loss_is_no_number(ima
             run.objective.model.head.weight.data.fill_(float("nan"))
 
     run.objective.after_step = poison
-    with pytest.raises(RuntimeError, match="The loss is nan at step 2"):
+    with pytest.raises(RuntimeError, match="Weights are not finite at step 2"):
         run.train()
     kept = load_file(tmp_path / CURRENT)["objective/model.head.weight"]
     assert kept.isfinite().all()
@@ -255,7 +262,7 @@ def test_a_run_goes_on_within_the_warm_up(images_folder, tmp_path):
 
 def test_the_best_distillation_is_the_one_with_the_least_loss(images_folder, tmp_path):
     teacher = fv.save(small_teacher(), tmp_path / "teacher")
-    told = ("objective.kind=distill", f"objective.teacher={teacher}", "model.options.num_classes=0")
+    told = (*DISTIL, f"objective.teacher={teacher}", "model.options.num_classes=0")
     outcome = Run(small_config(images_folder, *told, "schedule.epochs=3", "optimiser.ema=0"), tmp_path / "run").train()
     losses = [line["val"]["loss"] for line in outcome.history]
     assert outcome.best == min(losses) < max(losses)
@@ -278,35 +285,6 @@ def test_losses_are_means_however_a_batch_is_divided(images_folder, tmp_path, pa
     run.objective.eval()
     images, labels = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(3)), torch.arange(8) % 2
     torch.testing.assert_close(run._backward(images, labels)["loss"], run.objective(images, labels)["loss"].detach())
-
-
-def test_a_model_that_knows_more_classes_keeps_its_classifier(images_folder, tmp_path):
-    model = timm.create_model("vit_tiny_patch16_224", **SMALL, num_classes=5)
-    start = fv.save(model, tmp_path / "start")
-    names = tmp_path / "names.txt"
-    names.write_text("cat\ndark\nbus\nbright\ntree\n")
-    told = (f"model.name={start}", "model.options={}", f"data.classes={names}", "run.steps=1")
-    run = Run(small_config(images_folder, *told), tmp_path / "run")
-    assert torch.equal(run.objective.model.head.weight, model.head.weight)
-    assert set(torch.cat([batch.labels for batch in run.train_loader.epoch(0)]).tolist()) == {1, 3}
-    run.train()
-    assert json.loads((tmp_path / "run" / "model" / "classes.json").read_text()) == names.read_text().split()
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "words"),
-    [
-        ("none.txt", None, "There is no file .*none.txt of class names"),
-        ("broken.json", "[1", "is not valid JSON"),
-        ("other.json", '{"cat": 1}', "holds no list of class names"),
-        ("wrong.txt", "cat\ndog\n", "bright"),
-    ],
-)
-def test_wrong_files_of_class_names_are_refused(images_folder, tmp_path, name, text, words):
-    if text is not None:
-        (tmp_path / name).write_text(text)
-    with pytest.raises(DataError, match=words):
-        Run(small_config(images_folder, f"data.classes={tmp_path / name}"), tmp_path / "run")
 
 
 def test_other_data_or_another_schedule_are_noticed(images_folder, tmp_path):

@@ -71,7 +71,7 @@ def test_hits_are_counted():
     assert (few["top1"].item(), few["top5"].item()) == (0, 1)
 
 
-@pytest.mark.parametrize("family", ["timm-cls", "timm-distilled", "torchvision", "hf-vit"])
+@pytest.mark.parametrize("family", ["timm-cls", "timm-distilled", "timm-lvvit", "torchvision", "hf-vit"])
 def test_any_model_gets_a_classifier_for_the_data(family):
     model = make(family)
     set_classes_(model, 4)
@@ -82,8 +82,9 @@ def test_any_model_gets_a_classifier_for_the_data(family):
     assert [id(layer) for layer in classifiers(model)] == [id(layer) for layer in layers]  # nothing new
     freeze_(model, "backbone")
     learning = {name.split(".")[0] for name, p in model.named_parameters() if p.requires_grad}
-    assert learning <= {"head", "head_dist", "classifier", "heads"}
+    assert learning <= {"head", "head_dist", "aux_head", "classifier", "heads"}
     assert learning
+    assert family != "timm-lvvit" or "aux_head" in learning
 
 
 def test_what_has_no_classifier_says_so():

@@ -13,6 +13,7 @@ import foveate as fv
 from foveate.data import open_data
 from foveate.methods.base import all_methods
 from foveate.methods.options import build
+from foveate.train.build import check_start
 from foveate.train.config import TrainConfig, read_config
 from foveate.train.recipe import FOLDER, all_recipes, find_recipe, read_recipe
 
@@ -249,9 +250,15 @@ def test_a_model_is_known_by_its_name_without_the_tag_of_its_weights():
 
 def test_the_model_of_the_call_replaces_the_recipes():
     assert read_recipe("deit").model.name == "deit_small_patch16_224"
-    config = read_recipe("deit", "hf:some/model")
-    assert config.model.name == "hf:some/model"
-    assert config.model.options == {"drop_path_rate": 0.1}
+    config = read_recipe("deit", "deit_base_patch16_224")
+    assert (config.model.name, config.model.options) == ("deit_base_patch16_224", {"drop_path_rate": 0.1})
+
+
+def test_a_recipes_options_are_not_for_models_that_bring_their_own(tmp_path):
+    for name in ("hf:some/model", str(tmp_path)):
+        section = read_recipe("power-finetune", name).model
+        assert (section.name, section.options) == (name, {})
+        check_start(section)
 
 
 @pytest.mark.parametrize("name", ["linear-probe", "finetune"])

@@ -29,13 +29,13 @@ class ReducedTimm(Reduced):
 
     def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Any:
         _refuse_mask(attn_mask, is_causal)
-        tokens, size = _final_tokens(self, x)
-        return self._foveate_head(tokens, size)
+        tokens, size, keep = _final_tokens(self, x)
+        return self._foveate_head(tokens, size, keep=keep)
 
     def forward_features(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
         """The tokens that are left after the last block and norm, (B, P + N', C)."""
         _refuse_mask(attn_mask, is_causal)
-        tokens, size = _final_tokens(self, x)
+        tokens, size, _ = _final_tokens(self, x)
         # the head, called on its own, must still know how many patches each token stands for
         return tag_size(tokens, size) if _head_weighs_tokens(self) else tokens
 
@@ -90,7 +90,11 @@ class ReducedTimm(Reduced):
         groups = super().group_matcher(coarse)  # type: ignore[misc]
         return groups | {"blocks": [*groups["blocks"], (rf"^{CHILD}\.learned\.(\d+)", None)]}
 
-    def _foveate_head(self: Any, tokens: Tensor, size: Tensor | None, pre_logits: bool = False) -> Any:
+    def _foveate_head(
+        self: Any, tokens: Tensor, size: Tensor | None, pre_logits: bool = False, keep: Tensor | None = None
+    ) -> Any:
+        if keep is not None and _has_head_on_any_tokens(self):
+            return super().forward_head(tokens, pre_logits, keep)  # type: ignore[misc]
         if isinstance(self, VisionTransformerDistilled) or not _head_weighs_tokens(self):
             return super().forward_head(tokens, pre_logits)  # type: ignore[misc]
         skip = 0 if self.pool_include_prefix else self.num_prefix_tokens
@@ -141,9 +145,14 @@ def _package(
     return listed if final is None else (final, listed)
 
 
-def _final_tokens(model: Any, images: Tensor) -> tuple[Tensor, Tensor | None]:
+def _final_tokens(model: Any, images: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Tokens after the last norm, the patches each stands for, and which of them count, in training by masks."""
     stream = encode(TIMM, model, images).stream
-    return model.norm(stream.tokens), stream.size
+    return model.norm(stream.tokens), stream.size, stream.keep
+
+
+def _has_head_on_any_tokens(model: Any) -> bool:
+    return bool(getattr(type(model), "head_on_any_tokens", False))
 
 
 def _head_weighs_tokens(model: Any) -> bool:
@@ -215,7 +224,7 @@ class TimmAdapter(Adapter):
         base = VisionTransformerDistilled if isinstance(model, VisionTransformerDistilled) else VisionTransformer
         ours = ("forward", "forward_features", "forward_head", "forward_intermediates", "pool", "_pos_embed")
         # a class may say that its own head takes any number of patch tokens, and counts each once (LV-ViT)
-        own_head = {"forward_head"} if getattr(type(model), "head_on_any_tokens", False) else set()
+        own_head = {"forward_head"} if _has_head_on_any_tokens(model) else set()
         changed = [name for name in ours if getattr(type(model), name) is not getattr(base, name)]
         changed = [name for name in changed if name not in own_head]
         if changed:

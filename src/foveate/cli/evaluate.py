@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,9 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     loaded = load_from(args)
     models = variants(loaded, read_requests(args, loaded.own))
-    loader = open_loader(args, loaded.model)
+    loader = open_loader(args, loaded)
     figures = evaluate_with_bar(models, loader, args)
-    rows = [row(name, models[name], found) for name, found in figures.items()]
+    rows = [row(name, models[name], loaded.image_size, found) for name, found in figures.items()]
     images = next(iter(figures.values())).images
     if args.json:
         head = {"model": args.model, "data": args.data, "split": args.split, "images": images, "broken": loader.broken}
@@ -81,12 +82,13 @@ def variants(loaded: Loaded, requests: list[Request]) -> dict[str, nn.Module]:
     return models
 
 
-def open_loader(args: argparse.Namespace, model: nn.Module) -> Loader:
-    classes = predicted_classes(model)
+def open_loader(args: argparse.Namespace, loaded: Loaded) -> Loader:
+    classes = predicted_classes(loaded.model)
     if classes is None:
         raise ValueError(f"{args.model} predicts no classes, so that nothing can be evaluated. Train a classifier.")
     data = open_labelled(args, classes)
-    transform = Preprocessing.of(model).evaluation()
+    _, height, width = loaded.image_size
+    transform = dataclasses.replace(Preprocessing.of(loaded.model), height=height, width=width).evaluation()
     return Loader(data, transform, args.batch_size, seed=0, train=False, workers=args.workers)
 
 
@@ -133,13 +135,13 @@ def evaluate_with_bar(models: dict[str, nn.Module], loader: Loader, args: argpar
         return evaluate_side_by_side(models, batches, torch.device(args.device), advance)
 
 
-def row(name: str, model: nn.Module, found: Figures) -> dict[str, Any]:
+def row(name: str, model: nn.Module, image_size: tuple[int, int, int], found: Figures) -> dict[str, Any]:
     return {
         "model": name,
         "top1": found.top1,
         "top5": found.top5,
         "agreement": found.agreement,
-        "macs": cost(model).macs,
+        "macs": cost(model, image_size).macs,
         "images_per_second": found.per_second,
     }
 

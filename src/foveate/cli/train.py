@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from foveate.cli import output
 from foveate.cli.arguments import add_json
-from foveate.storage import write_text
 from foveate.train.checkpoint import find_checkpoint
 from foveate.train.config import TrainConfig, override
 from foveate.train.loop import Outcome, Run
@@ -74,12 +72,10 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"{directory} holds a run already. --resume goes on with it; --out names another directory.")
     reporter = Reporter(quiet=args.json)
     job = Run(config, directory, reporter)
-    reporter.quiet = args.json or not job.accelerator.is_main_process
+    reporter.curves = job.accelerator.is_main_process
+    reporter.quiet = args.json or not reporter.curves
     if args.resume and job.resume():
         reporter.say(f"Goes on after step {job.state.step}, in epoch {job.state.epoch}.")
-    if job.accelerator.is_main_process:
-        directory.mkdir(parents=True, exist_ok=True)  # only now: what could not be built leaves nothing behind
-        write_text(directory / "config.json", json.dumps(config.as_dict(), indent=2) + "\n")
     with Stopper().listening() as stopper:
         outcome = job.train(stopper)
     if job.accelerator.is_main_process:
@@ -89,7 +85,8 @@ def run(args: argparse.Namespace) -> int:
 
 def resolved(args: argparse.Namespace) -> TrainConfig:
     """The recipe with what the command line says instead."""
-    config = read_recipe(args.recipe, args.model or "")
+    named = [change.partition("=")[2] for change in args.changes if change.startswith("model.name=")]
+    config = read_recipe(args.recipe, named[-1] if named else args.model or "")  # which may have values for the model
     given = [f"{path}={getattr(args, name)}" for name, path in SHORTCUTS.items() if getattr(args, name) is not None]
     return override(config, [*given, *(["model.pretrained=true"] if args.pretrained else []), *args.changes])
 
@@ -103,5 +100,8 @@ def tell(outcome: Outcome, as_json: bool) -> None:
         return
     best = "" if outcome.best is None else f" Best evaluation: {outcome.best:.4g}."
     output.say(f"Wrote {outcome.directory / 'model'}.{best}")
+    broken = outcome.history[-1]["broken"] if outcome.history else 0
+    if broken:
+        output.say(f"{broken} images could not be read; the warnings name them.")
     for name, value in outcome.products.items():
         output.say(f"{name}: {value}")

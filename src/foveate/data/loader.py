@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -126,7 +127,7 @@ class Loader:
 
     def _batches(self, number: int, start: int) -> DataLoader[Batch]:
         # a generator of its own: torch would draw from the caller's when an epoch begins, also after a resume
-        options: dict[str, Any] = {"generator": torch.Generator().manual_seed(0)}
+        options: dict[str, Any] = {"generator": torch.Generator().manual_seed(0), "worker_init_fn": outlive_a_stop}
         if isinstance(self.data, StreamedData):
             lanes = len(range(self.rank, len(self.data.shards), self.world))
             batches, share = len(self) if self.train else 0, self._stream_share()
@@ -178,6 +179,15 @@ class Loader:
             raise DataError("Training on streamed shards has whole batches only; leave drop_last alone.")
         if self.train and data.length is not None and data.length < self.batch_size:
             raise DataError(f"{data.length} images do not fill one batch of {self.batch_size}. Make it smaller.")
+
+
+def outlive_a_stop(worker: int) -> None:
+    """Leave it to the main process what a stop means, for signals that reach the whole group: schedulers', Ctrl-C.
+
+    It may want to finish its step and save. A second SIGTERM ends the worker, as torch does when all is over.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
 
 
 def _check_numbers(batch_size: int, workers: int, rank: int, world: int, max_broken: float) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 from timm.data import create_transform, resolve_model_data_config
 from timm.data.constants import (
     IMAGENET_DEFAULT_MEAN,
@@ -21,6 +21,7 @@ from timm.data.constants import (
 from torch import Tensor, nn
 
 from foveate.adapters import find_keeper
+from foveate.data.images import as_rgb
 
 Colour = tuple[float, float, float]
 
@@ -91,8 +92,8 @@ def open_image(path: Path) -> Image.Image:
     """A photograph as it is meant to be seen: turned as its camera says, in RGB."""
     try:
         with Image.open(path) as image:
-            return ImageOps.exif_transpose(image).convert("RGB")
+            return as_rgb(image)
     except FileNotFoundError as error:
         raise ValueError(f"There is no image {path}.") from error
-    except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
+    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
         raise ValueError(f"{path} cannot be read as an image: {error}") from error

@@ -19,6 +19,12 @@ from foveate.adapters import CHILD
 from foveate.models.hvt_weights import convert_weights, unwrapped
 from foveate.storage import MANIFEST, load
 
+CLASSIFIERS = (
+    *("head", "head_dist", "aux_head", "fc"),  # timm, LV-ViT's second one included
+    *("classifier", "cls_classifier", "distillation_classifier"),  # transformers
+    "heads",  # torchvision
+)
+
 
 def load_model(
     name: str, *, pretrained: bool = False, weights: str | Path | None = None, options: dict[str, Any] | None = None
@@ -32,6 +38,11 @@ def load_model(
     if weights:
         load_weights_(model, Path(weights))
     return model
+
+
+def brings_architecture(name: str) -> bool:
+    """Whether a model of that name comes as it was built: from a directory, or from transformers."""
+    return name.startswith("hf:") or Path(name).is_dir()
 
 
 def load_weights_(model: nn.Module, path: Path) -> list[str]:
@@ -48,8 +59,8 @@ def load_weights_(model: nn.Module, path: Path) -> list[str]:
     own = model.state_dict()
     missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     differing = [name for name in own if name in tensors and tensors[name].shape != own[name].shape]
-    new = [name for name in (*differing, *missing) if _is_classifier(name)]
-    wrong = [name for name in (*differing, *missing, *unknown) if not _is_classifier(name)]
+    new = [name for name in (*differing, *missing) if is_classifier(name)]
+    wrong = [name for name in (*differing, *missing, *unknown) if not is_classifier(name)]
     if wrong:
         raise ValueError(
             f"The weights in {path} do not fit this {type(model).__name__}: {len(wrong)} names are missing, unknown or "
@@ -69,8 +80,9 @@ def _converted(weights: dict[str, Tensor], model: nn.Module, path: Path) -> dict
         raise ValueError(f"The weights in {path} do not fit this {type(model).__name__}: {error}") from error
 
 
-def _is_classifier(name: str) -> bool:
-    return name.split(".")[0] in ("head", "head_dist", "heads", "classifier", "fc")
+def is_classifier(name: str) -> bool:
+    """Whether a parameter or module of that name turns features into a prediction."""
+    return name.split(".")[0] in CLASSIFIERS
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import torch
 from timm.layers import PatchEmbed, to_2tuple
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from timm.models.vision_transformer import Block, VisionTransformer
@@ -47,7 +48,7 @@ class LVViT(VisionTransformer):
     """A ViT with that stem and that second head."""
 
     head_on_any_tokens: ClassVar[bool] = True
-    """Its head takes however many patch tokens are left, and counts each once."""
+    """Its head takes however many patch tokens are left, or are kept, and counts each once."""
 
     def __init__(self, patch_size: Any = 16, in_chans: int = 3, embed_dim: int = 384, **options: Any) -> None:
         side, other = to_2tuple(patch_size)
@@ -70,11 +71,15 @@ class LVViT(VisionTransformer):
         """What the second head says of each patch token, (B, N, classes): the target of token labelling."""
         return self.aux_head(tokens[:, self.num_prefix_tokens :])
 
-    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+    def forward_head(self, x: Tensor, pre_logits: bool = False, keep: Tensor | None = None) -> Tensor:
+        """``keep`` (B, N): the patch tokens that count, while training masks the others instead of removing them."""
         by_class = super().forward_head(x, pre_logits)
         if pre_logits or self.num_classes == 0:
             return by_class
-        return by_class + self.token_predictions(x).amax(dim=1) / 2
+        said = self.token_predictions(x)
+        if keep is not None:
+            said = said.masked_fill(keep[..., None] == 0, -torch.inf)
+        return by_class + said.amax(dim=1) / 2
 
 
 CONFIG = untrained(

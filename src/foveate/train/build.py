@@ -18,12 +18,13 @@ from foveate.adapters import reduction_of
 from foveate.data import DataError, ImageData, StreamedData, open_data
 from foveate.data.labels import read_class_names
 from foveate.methods.options import build as build_method
-from foveate.models.by_name import load_model
+from foveate.models.by_name import brings_architecture, is_classifier, load_model, load_weights_
 from foveate.schedule import Schedule
-from foveate.train.classifier import freeze_, set_classes_
+from foveate.train.classifier import freeze_, predicted_classes, set_classes_
 from foveate.train.config import (
     DataSection,
     ModelSection,
+    ObjectiveSection,
     OptimiserSection,
     ReductionSection,
     ScheduleSection,
@@ -68,13 +69,24 @@ def open_both(section: DataSection) -> tuple[Data, Data | None]:
         raise DataError(f"{section.source} has no labels, and this recipe learns from them. Distillation does not.")
     if not section.val:
         return train, None
+    val = _validation_data(section, train, options)
+    if section.labels and not val.labelled:
+        raise DataError(f"{section.source} has no labels in {section.val!r}. Leave it out: --set data.val=.")
+    return train, val
+
+
+def _validation_data(section: DataSection, train: Data, options: dict[str, Any]) -> Data:
+    """With the classes of the training data, so that labels mean the same."""
     same: dict[str, Any] = {"classes": train.classes} if train.classes else {"num_classes": train.num_classes}
     options = {name: value for name, value in options.items() if name not in ("length", "num_classes", "classes")}
-    return train, open_data(section.source, section.val, **options, **(same if section.labels else {}))
+    return open_data(section.source, section.val, **options, **(same if section.labels else {}))
 
 
-def build_model(config: TrainConfig, num_classes: int | None) -> nn.Module:
-    """The model that is trained, with a classifier for ``num_classes``, reduced and frozen as the recipe says."""
+def build_model(config: TrainConfig, num_classes: int | None) -> tuple[nn.Module, bool]:
+    """The model that is trained, with a classifier for ``num_classes``, reduced and frozen as the recipe says.
+
+    And whether its classifier is new where the rest of it is trained.
+    """
     section = config.model
     if not section.name:
         raise ValueError("There is nothing to train. Give --model, such as deit_small_patch16_224.")
@@ -85,18 +97,41 @@ def build_model(config: TrainConfig, num_classes: int | None) -> nn.Module:
     ):  # whose weights have a head of their own
         options["num_classes"] = num_classes
     pretrained = section.pretrained and not section.weights  # a file of weights outranks the library's
-    model = load_model(section.name, pretrained=pretrained, weights=section.weights, options=options)
+    model = load_model(section.name, pretrained=pretrained, options=options)
+    unfilled = load_weights_(model, Path(section.weights)) if section.weights else []
+    new = any(map(is_classifier, unfilled)) or _learned_classes(model, section) not in (None, num_classes)
     if num_classes is not None:
         set_classes_(model, num_classes)
     reduce_as_told_(model, config.reduction)
     freeze_(model, section.freeze, section.freeze_blocks)
-    return model
+    return model, new
+
+
+def _learned_classes(model: Any, section: ModelSection) -> int | None:
+    """Classes that the library's or a saved model's weights tell apart; None where that is not known."""
+    if section.weights or section.name.startswith("hf:"):  # whose own number is lost once a classifier is asked for
+        return None
+    if Path(section.name).is_dir() or (section.pretrained and section.name.startswith("torchvision:")):
+        return predicted_classes(model)
+    return model.pretrained_cfg["num_classes"] if section.pretrained else None
+
+
+def check_own_teacher(section: ObjectiveSection, new_classifier: bool) -> None:
+    """Refuse to follow the model at the start where that one knows nothing of the classes."""
+    weights = {"classify": section.self_kl, "dynamicvit": section.kl_weight}
+    if new_classifier and weights.get(section.kind):
+        name = "self_kl" if section.kind == "classify" else "kl_weight"
+        raise ValueError(
+            f"The model gets a new classifier for these classes, and objective.{name} would make its untrained "
+            "predictions a target. Train the classifier first (foveate train linear-probe), keep the model's own "
+            f"(data.classes=FILE), or leave the target out: --set objective.{name}=0."
+        )
 
 
 def check_start(section: ModelSection) -> None:
     """Refuse what the source of a model could only ignore."""
-    transformers, saved = section.name.startswith("hf:"), Path(section.name).is_dir()
-    if (transformers or saved) and section.options:
+    transformers = section.name.startswith("hf:")
+    if brings_architecture(section.name) and section.options:
         raise ValueError(
             f"{section.name} brings its own architecture, and model.options={section.options} cannot change it. "
             "Leave them out: --set model.options={}."
@@ -147,6 +182,19 @@ def warm_keep_rate(section: ReductionSection, epoch: float) -> float:
     return section.keep_rate + (1 - section.keep_rate) * (1 + math.cos(math.pi * done)) / 2
 
 
+def check_warm_up(config: TrainConfig, epoch_steps: int) -> None:
+    """A run that ends before its keep rate is reached would leave a model with too many tokens."""
+    section, epochs = config.reduction, float(config.schedule.epochs * config.schedule.cycles)
+    if config.run.steps:
+        epochs = min(epochs, config.run.steps / epoch_steps)
+    reached = section.warmup_start + section.warmup_epochs
+    if reached > epochs:
+        raise ValueError(
+            f"The keep rate is {section.keep_rate:g} from epoch {reached:g} on, and the run ends after {epochs:g}. "
+            "Shorten the warm-up: --set reduction.warmup_start=0 reduction.warmup_epochs=1."
+        )
+
+
 def build_objective(config: TrainConfig, model: nn.Module) -> Objective:
     section = config.objective
     if section.kind == "distill":
@@ -173,7 +221,7 @@ def build_objective(config: TrainConfig, model: nn.Module) -> Objective:
 def build_optimiser(section: OptimiserSection, objective: Objective, batch_size: int) -> optim.Optimizer:
     """timm's optimiser over the model's parameters, what the method has learned, and the objective's own."""
     lr = section.lr * (batch_size / section.lr_batch if section.lr_batch else 1)
-    groups = objective.own_groups()
+    groups = [part for group in objective.own_groups() for part in _with_decay(group, section.weight_decay)]
     own = {id(p) for group in groups for p in group["params"]}
     spared = spared_by_decay(objective.model)
     options: dict[str, Any] = {"weight_decay": section.weight_decay, "no_weight_decay_list": spared}
@@ -194,6 +242,14 @@ def build_optimiser(section: OptimiserSection, objective: Objective, batch_size:
         raise ValueError("Every parameter is frozen; there is nothing to train.")
     betas: dict[str, Any] = {"betas": section.betas} if section.betas else {}
     return create_optimizer_v2(groups, opt=section.name, lr=lr, **betas)
+
+
+def _with_decay(group: dict[str, Any], decay: float) -> list[dict[str, Any]]:
+    """A group that says nothing of weight decay: its matrices decay, and its biases and norms do not."""
+    if "weight_decay" in group:
+        return [group]
+    matrices, rest = ([p for p in group["params"] if (p.dim() > 1) == wanted] for wanted in (True, False))
+    return [{**group, "params": matrices, "weight_decay": decay}, {**group, "params": rest, "weight_decay": 0.0}]
 
 
 def spared_by_decay(model: nn.Module) -> set[str]:

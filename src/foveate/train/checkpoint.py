@@ -10,7 +10,6 @@ Random states are not among what is kept: every random number of a run is drawn 
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+
+from foveate.storage import force_to_disk
 
 FORMAT = "foveate-checkpoint-1"
 CURRENT, PREVIOUS = "checkpoint.safetensors", "checkpoint-previous.safetensors"
@@ -38,11 +39,11 @@ def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
     flat = {f"{group}/{name}": t.detach() for group, named in checkpoint.tensors.items() for name, t in named.items()}
     header = {"format": FORMAT, "values": json.dumps(checkpoint.values)}
     save_file({name: tensor.cpu().contiguous().clone() for name, tensor in flat.items()}, temporary, header)
-    _force_to_disk(temporary)
+    force_to_disk(temporary)
     if current.exists():
         current.replace(directory / PREVIOUS)
     temporary.replace(current)
-    _force_to_disk(directory)
+    force_to_disk(directory)
     return current
 
 
@@ -73,14 +74,6 @@ def _way_out(path: Path) -> str:
     if path.name == CURRENT and previous.exists():
         return f" The one before it is whole perhaps: delete {path.name} to go on from {PREVIOUS}."
     return " Start again in another directory."
-
-
-def _force_to_disk(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def split_optimiser(state: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:

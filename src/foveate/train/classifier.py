@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from foveate.adapters import CHILD, find_keeper
+from foveate.models.by_name import CLASSIFIERS
 
 # parts of a parameter's name that say it comes before the first block
 EMBEDDING = {
@@ -18,8 +19,7 @@ EMBEDDING = {
 
 def classifiers(model: Any) -> list[nn.Module]:
     """The layers that turn features into a prediction; none where there is no classifier."""
-    names = ("head", "head_dist", "classifier", "cls_classifier", "distillation_classifier", "heads")
-    found = [getattr(model, name, None) for name in names]
+    found = [getattr(model, name, None) for name in CLASSIFIERS]
     return [layer for layer in found if isinstance(layer, nn.Module) and any(True for _ in layer.parameters())]
 
 

@@ -174,7 +174,7 @@ class ObjectiveSection:
     mass: float = 0.0
     """power-search: share of the tokens, over all blocks, that the search is to leave; 0: what ``strength`` gives."""
     strength: float = 1e-3
-    """power-search: weight of the mass penalty; with ``mass`` the weight it starts from."""
+    """power-search: weight of the mass penalty. One that is too small for the steps leaves more than ``mass``."""
     retention_lr: float = 1e-2
     """power-search: learning rate of the retention parameters."""
     kl_weight: float = 0.5
@@ -187,6 +187,15 @@ class ObjectiveSection:
     """dynamicvit: learning rate of the backbone, as a share of the predictors'."""
     frozen_epochs: float = 5.0
     """dynamicvit: epochs in which the predictors alone learn."""
+
+
+READ_BY = {
+    "classify": ("smoothing", "self_kl"),
+    "distill": ("teacher", "teacher_weights", "teacher_options", "tokens", "patch_weight"),
+    "power-search": ("smoothing", "mass", "strength", "retention_lr"),
+    "dynamicvit": ("smoothing", "kl_weight", "token_weight", "ratio_weight", "backbone_lr", "frozen_epochs"),
+}
+"""What of the section each kind of objective looks at."""
 
 
 @dataclass(frozen=True)
@@ -248,6 +257,18 @@ class TrainConfig:
         broken = [words for words, holds in rules.items() if not holds]
         if broken:
             raise ValueError(f"{broken[0]}. `foveate recipes NAME` shows values that work.")
+        self._check_objective()
+
+    def _check_objective(self) -> None:
+        """Refuse what this kind of objective would not look at."""
+        section, usual = self.objective, ObjectiveSection()
+        read = {"kind", *READ_BY[section.kind]}
+        unread = [f.name for f in dataclasses.fields(section) if f.name not in read]
+        told = [name for name in unread if getattr(section, name) != getattr(usual, name)]
+        if told:
+            raise ValueError(f"objective.{told[0]} is not for objective.kind={section.kind}, which would ignore it.")
+        if section.kind == "distill" and (self.augmentation.mixup or self.augmentation.cutmix):
+            raise ValueError("augmentation.mixup and cutmix mix labels; a distillation has none. Set them to 0.")
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON; ``read_config`` is its inverse."""

@@ -29,6 +29,8 @@ from foveate.train.build import (
     build_objective,
     build_optimiser,
     build_schedule,
+    check_own_teacher,
+    check_warm_up,
     open_both,
     warm_keep_rate,
 )
@@ -67,6 +69,8 @@ class State:
     history: list[dict[str, Any]] = field(default_factory=list)
     """What was said after each epoch."""
     best: float | None = None
+    broken: list[str] = field(default_factory=list)
+    """Images that could not be read, up to the last epoch's end."""
 
 
 @dataclass(frozen=True)
@@ -90,11 +94,13 @@ class Run:
         self.config, self.directory = config, directory
         self.accelerator = build_accelerator(config.optimiser.precision)
         self.rank, self.world = self.accelerator.process_index, self.accelerator.num_processes
-        self.reporter = reporter or Reporter(quiet=True)
+        self.reporter = reporter or Reporter(quiet=True, curves=False)
         seed_everything(config.run.seed)  # every process builds the same model
-        train_data, val_data = open_both(config.data)
+        with self.accelerator.local_main_process_first():  # what is fetched is fetched once
+            train_data, val_data = open_both(config.data)
         classes = train_data.num_classes if config.objective.kind != "distill" else None
-        model = build_model(config, classes)
+        model, new_classifier = build_model(config, classes)
+        check_own_teacher(config.objective, new_classifier)
         self.objective: Objective = build_objective(config, model)
         self.train_loader = self._loader(train_data, training_transform(config, model), train=True)
         evaluation = Preprocessing.of(model).evaluation()
@@ -111,6 +117,8 @@ class Run:
         self.state = State()
         self._losses: dict[str, Tensor] = {}
         self._check_parts()
+        if self._warms_up():
+            check_warm_up(config, len(self.train_loader))
 
     def _identify(self) -> dict[str, Any]:
         """What a checkpoint has to agree with, and no value of the configuration says."""
@@ -139,18 +147,24 @@ class Run:
 
     def _check_parts(self) -> None:
         parts = self.world * self.config.optimiser.accumulate
-        share, rest = divmod(self.config.data.batch_size, parts)
-        if rest:
+        if self.config.data.batch_size % parts:
             raise ValueError(f"data.batch_size={self.config.data.batch_size} does not divide into {parts} equal parts.")
-        if self.mixup is not None and (self.config.data.batch_size // self.world) % 2:
-            raise ValueError(f"Mixup pairs images, so that every process needs an even number of them; got {share}.")
+        images = self.config.data.batch_size // self.world
+        if self.mixup is not None and images % 2:
+            raise ValueError(f"Mixup pairs images, so that every process needs an even number of them; got {images}.")
+
+    def _warms_up(self) -> bool:
+        return self.config.reduction.warms_up and reduction_of(self.objective.model) is not None
 
     # -- the loop
 
     def train(self, stopper: Stopper | None = None) -> Outcome:
         """Train to the end, or until ``stopper`` is told to stop; a checkpoint is there in both cases."""
         stopper = stopper or Stopper()
-        self.directory.mkdir(parents=True, exist_ok=True)
+        if self.accelerator.is_main_process:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            write_text(self.directory / "config.json", json.dumps(self.config.as_dict(), indent=2) + "\n")
+        self.accelerator.wait_for_everyone()
         epochs = self.config.schedule.epochs * self.config.schedule.cycles
         last_saved = time.monotonic()
         steps = min(epochs * len(self.train_loader), self.config.run.steps or math.inf)
@@ -220,7 +234,7 @@ class Run:
 
     def _set_keep_rate(self, moment: Moment) -> None:
         section = self.config.reduction
-        if section.warms_up:
+        if self._warms_up():
             schedule = fv.KeepRate(warm_keep_rate(section, moment.epoch), section.blocks or None)
             for model in filter(None, (self.objective.model, self.ema and self.ema.module)):
                 fv.reschedule_(model, schedule)
@@ -251,10 +265,13 @@ class Run:
 
     def _refuse_nonsense(self, loss: float) -> None:
         if not math.isfinite(loss) and self.config.optimiser.precision != "fp16":  # whose scaler skips such steps
-            raise RuntimeError(
-                f"The loss is {loss} at step {self.state.step}. Start again with a lower optimiser.lr, or with "
-                "optimiser.clip_norm=1; the last checkpoint in the run's directory is from before."
-            )
+            raise RuntimeError(self._nonsense(f"The loss is {loss}"))
+
+    def _nonsense(self, what: str) -> str:
+        return (
+            f"{what} at step {self.state.step}. Start again with a lower optimiser.lr, or with optimiser.clip_norm=1; "
+            "the last checkpoint in the run's directory is from before."
+        )
 
     def _summed(self) -> dict[str, float]:
         """Losses of this epoch, summed over its steps and averaged over processes."""
@@ -277,9 +294,17 @@ class Run:
             self._set_keep_rate(self._now())
             line["val"] = self.evaluate()
             self._keep_best(line["val"])
-        line["broken"] = self.train_loader.broken + (self.val_loader.broken if self.val_loader else 0)
+        self._note_broken()
+        line["broken"] = len(state.broken)
         state.history = [*(old for old in state.history if old["epoch"] != state.epoch), line]
         self.reporter.epoch(line)
+
+    def _note_broken(self) -> None:
+        """Names of broken images that any process has met, also before a resume."""
+        loaders = filter(None, (self.train_loader, self.val_loader))
+        met = [name for loader in loaders for name in loader.broken_names]
+        everyone = gather_object(met) if self.world > 1 else met
+        self.state.broken = sorted({*self.state.broken, *everyone})
 
     def evaluate(self) -> dict[str, float]:
         """Figures over all validation images, each counted once, for the moving average where there is one."""
@@ -291,7 +316,7 @@ class Run:
     def _keep_best(self, figures: dict[str, float]) -> None:
         """Write the model where it is better than before; with the tokens it is to have, not with more."""
         section = self.config.reduction
-        if self._now().epoch < section.warmup_start + section.warmup_epochs:
+        if self._warms_up() and self._now().epoch < section.warmup_start + section.warmup_epochs:
             return
         value, sign = figures[self.objective.better], self.objective.sign
         if self.state.best is None or sign * value > sign * self.state.best:
@@ -309,8 +334,9 @@ class Run:
     def save(self) -> None:
         """Write a checkpoint and the log, in one process; not over a good one when the losses are none."""
         self.state.sums = self._summed()
-        whole = all(bool(p.isfinite().all()) for p in self.objective.parameters())
-        self._refuse_nonsense(sum(self.state.sums.values()) if whole else math.nan)
+        self._refuse_nonsense(sum(self.state.sums.values()))
+        if not all(bool(p.isfinite().all()) for p in self.objective.parameters()):
+            raise RuntimeError(self._nonsense("Weights are not finite"))
         if self.accelerator.is_main_process:
             write_checkpoint(self.directory, self._checkpoint())
             lines = "".join(json.dumps(line) + "\n" for line in self.state.history)

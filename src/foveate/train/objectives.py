@@ -16,6 +16,7 @@ from foveate.adapters import reduction_of
 from foveate.methods.power import found_counts, mass_penalty, project_retention_, soft_extracts
 
 Losses = dict[str, Tensor]
+SHARE_TOLERANCE = 0.01
 
 
 class Moment(NamedTuple):
@@ -134,7 +135,14 @@ class PowerSearch(Classify):
     def finish(self, directory: Path) -> dict[str, Any]:
         counts = found_counts(self.model)
         path = fv.save_schedule(fv.Keep(counts), directory / "schedule.json")
-        return {"counts": list(counts), "share": retained_share(self.model), "schedule": str(path)}
+        share = retained_share(self.model)
+        found = {"counts": list(counts), "share": share, "schedule": str(path)}
+        if self.asked and share > self.asked + SHARE_TOLERANCE:
+            found["note"] = (
+                f"The search left {share:.2f} of the tokens, not {self.asked:g}: it needs more steps, a larger "
+                "objective.strength or a larger objective.retention_lr."
+            )
+        return found
 
 
 @torch.no_grad()

@@ -44,10 +44,12 @@ class Stopper:
 
 
 class Reporter:
-    """Loss, learning rate, images per second and time left, on a bar, in lines, and for TensorBoard."""
+    """Loss, learning rate, images per second and time left: on a bar or in lines, unless ``quiet``; ``curves`` for
+    TensorBoard.
+    """
 
-    def __init__(self, console: Console | None = None, quiet: bool = False) -> None:
-        self.console, self.quiet = console or Console(stderr=True), quiet
+    def __init__(self, console: Console | None = None, quiet: bool = False, curves: bool = True) -> None:
+        self.console, self.quiet, self.curves = console or Console(stderr=True), quiet, curves
         self.bar: Progress | None = None
         self.board: Any = None
         self._began = self._said = time.monotonic()
@@ -56,18 +58,25 @@ class Reporter:
     @contextmanager
     def running(self, directory: Path, step: int, steps: int) -> Iterator[None]:
         """While a run goes on from ``step`` to ``steps``."""
-        self.board = None if self.quiet else _tensorboard(directory, step)
+        self.board = _tensorboard(directory, step) if self.curves else None
         self._began = time.monotonic()
-        if self.quiet or not self.console.is_terminal:
-            yield
-        else:
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            with Progress(*columns, TextColumn("{task.fields[words]}"), console=self.console) as self.bar:
-                self.task = self.bar.add_task("steps", total=steps, completed=step, words="")
+        try:
+            if self.quiet or not self.console.is_terminal:
                 yield
-            self.bar = None
-        if self.board is not None:
-            self.board.close()
+            else:
+                with self._bar_of(step, steps):
+                    yield
+        finally:
+            if self.board is not None:
+                self.board.close()
+
+    @contextmanager
+    def _bar_of(self, step: int, steps: int) -> Iterator[None]:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, TextColumn("{task.fields[words]}"), console=self.console) as self.bar:
+            self.task = self.bar.add_task("steps", total=steps, completed=step, words="")
+            yield
+        self.bar = None
 
     def say(self, words: str) -> None:
         if not self.quiet:
@@ -123,4 +132,4 @@ def _tensorboard(directory: Path, step: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return None
-    return SummaryWriter(str(directory / "tensorboard"), purge_step=step)
+    return SummaryWriter(str(directory / "tensorboard"), purge_step=step + 1)

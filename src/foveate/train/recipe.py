@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from foveate.models.by_name import brings_architecture
 from foveate.train.config import TrainConfig, read_config
 
 FOLDER = Path(__file__).parent / "recipes"
@@ -44,7 +45,10 @@ class Recipe:
         config = self.variants.get(architecture, self.config)
         if not model:
             return config
-        return dataclasses.replace(config, model=dataclasses.replace(config.model, name=model))
+        section = dataclasses.replace(config.model, name=model)
+        if brings_architecture(model):  # a recipe's options could not change it
+            section = dataclasses.replace(section, options={})
+        return dataclasses.replace(config, model=section)
 
 
 def all_recipes() -> dict[str, Recipe]:

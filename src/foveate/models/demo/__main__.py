@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import sys
 from importlib.metadata import version
@@ -13,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from foveate.models.demo import WEIGHTS
-from foveate.storage import load
+from foveate.storage import force_to_disk, load
 
 LARGEST = 8_000_000
 """Bytes the weights may take in the package."""
@@ -62,8 +61,7 @@ def _write(tensors: dict[str, torch.Tensor], path: Path, facts: dict[str, str]) 
     temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}.tmp")
     try:
         save_file(tensors, temporary, facts)
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
+        force_to_disk(temporary)
         temporary.chmod(0o644)  # safetensors keeps it from other users, who may have to read an installed package
         temporary.replace(path)
     finally:
