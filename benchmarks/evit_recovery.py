@@ -1,6 +1,6 @@
 """Fine-tuning with EViT at keep rate 0.5: how much of the accuracy that is lost without training comes back?
 
-    FOVEATE_ASSETS=... python benchmarks/evit_recovery.py [--steps 420] [--keep 0.5] [--kl 1] [--lr 5e-5] [--control]
+    FOVEATE_ASSETS=... python benchmarks/evit_recovery.py [--steps 420] [--keep 0.5] [--kl 4] [--lr 5e-5] [--control]
 
 The pretrained ViT-Tiny by the recipe `evit-finetune` in short, with labels and with the unreduced model's prediction
 over all of ImageNet's thousand classes as targets (`data.classes`, `objective.self_kl`; --kl 0: labels alone).
@@ -24,7 +24,7 @@ from foveate.train.evaluate import evaluate_side_by_side
 def main() -> None:
     made = parser(__doc__ or "", steps=420)
     made.add_argument("--keep", type=float, default=0.5)
-    made.add_argument("--kl", type=float, default=1.0, help="weight of the unreduced model's prediction as a target")
+    made.add_argument("--kl", type=float, default=4.0, help="weight of the unreduced model's prediction as a target")
     made.add_argument("--lr", type=float, default=5e-5)
     made.add_argument("--control", action="store_true", help="fine-tune the unreduced model too")
     args = made.parse_args()

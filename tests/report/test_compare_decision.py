@@ -134,8 +134,10 @@ def test_the_sentence_says_gain_loss_and_certainty():
 def test_a_machine_that_was_busy_is_told_of_with_every_decision():
     entries = [unreduced(), entry(1.5, 100.0)]
     for some in (entries, [unreduced(), entry(1.1, 60.0)]):
-        assert "1.9x as fast at times as at others" in recommend(some, 1000, drift=1.9).sentence
-        assert "not quiet" not in recommend(some, 1000, drift=1.2).sentence
+        assert "not quite steady: the unreduced model itself was 1.9x" in recommend(some, 1000, drift=1.9).sentence
+        assert "not to be trusted" not in recommend(some, 1000, drift=1.9).sentence
+        assert "2.1x as fast at times as at others, so that speeds are not" in recommend(some, 1000, drift=2.1).sentence
+        assert "The machine" not in recommend(some, 1000, drift=1.2).sentence
 
 
 def test_few_images_are_called_few():

@@ -236,7 +236,7 @@ def test_the_first_sentence_is_the_headline():
     given = comparison().recommendation
     said = type(given)(3, "It is 1.4x faster, at 99.0 % & more. Seen on 20 images. Use more.", given.python)
     page = render(comparison(recommendation=said))
-    assert "<h1>It is 1.4x faster, at 99.0 % &amp; more.</h1>" in page
+    assert "<h1>It is 1.4x faster, at 99.0\N{NARROW NO-BREAK SPACE}% &amp; more.</h1>" in page
     assert ">Seen on 20 images. Use more.</p>" in page
 
 

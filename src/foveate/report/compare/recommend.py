@@ -21,8 +21,9 @@ WORTH_IT_FOR_FREE = 1.03
 ENOUGH_IMAGES = 200
 """With fewer, even perfect agreement leaves more than 1.9 % of the decisions open."""
 NORMAL_95 = 1.959964
-UNSTEADY = 1.3
-"""Times by which the unreduced model's own speed may differ from one candidate's timing to another's."""
+UNSTEADY, BUSY = 1.3, 2.0
+"""Times by which the unreduced model's own speed may differ from one candidate's timing to another's: above the first,
+the quartiles of a ratio are told with it; above the second, ratios of models with many small operations are wrong."""
 
 
 def wilson_lower(agreement: float, images: int) -> float:
@@ -55,9 +56,9 @@ def recommend(entries: Sequence[Entry], images: int, drift: float = 1.0) -> Reco
         return Recommendation(None, "No speed was measured, so that nothing can be recommended yet.", "")
     chosen = _choose(entries)
     if chosen is None:
-        return Recommendation(None, _nothing(entries) + _unsteady(drift), "")
+        return Recommendation(None, _nothing(entries) + _unsteady(drift, None), "")
     entry = entries[chosen]
-    sentence = f"{_subject(entry)} {_gain(entry, entries[0])}.{_caution(entry, images)}{_unsteady(drift)}"
+    sentence = f"{_subject(entry)} {_gain(entry, entries[0])}.{_caution(entry, images)}{_unsteady(drift, entry)}"
     return Recommendation(chosen, sentence, entry.python)
 
 
@@ -109,13 +110,18 @@ def _caution(entry: Entry, images: int) -> str:
     return f" Seen on {images:,} images; on others like these it may be as few as {least:.1f} %.{few}"
 
 
-def _unsteady(drift: float) -> str:
+def _unsteady(drift: float, entry: Entry | None) -> str:
     if drift < UNSTEADY:
         return ""
-    return (
-        f" The machine was not quiet: the unreduced model itself was {drift:.1f}x as fast at times as at others, so "
-        "that speeds are not to be trusted. Measure again when nothing else runs."
-    )
+    seen = f"the unreduced model itself was {drift:.1f}x as fast at times as at others"
+    if drift >= BUSY:
+        return (
+            f" The machine was not quiet: {seen}, so that speeds are not to be trusted. Measure again when nothing "
+            "else runs."
+        )
+    first, third = entry.speed_up_quartiles if entry is not None and entry.speed_up_quartiles else (None, None)
+    ratio = "" if first is None else f", and half of the rounds gave {first:.2f}x to {third:.2f}x here"
+    return f" The machine was not quite steady: {seen}{ratio}."
 
 
 def _nothing(entries: Sequence[Entry]) -> str:

@@ -84,7 +84,7 @@ def _embedded(data: dict[str, Any]) -> str:
 
 def _headline(text: str) -> str:
     """The first sentence large, what qualifies it below."""
-    first, *rest = re.split(r"(?<=\.) (?=[A-Z])", text, maxsplit=1)
+    first, *rest = re.split(r"(?<=\.) (?=[A-Z])", text.replace(" %", f"{words.GAP}%"), maxsplit=1)
     below = f'<p class="lead">{escape(rest[0])}</p>' if rest else ""
     return f"<h1>{escape(first)}</h1>{below}"
 
