@@ -13,6 +13,7 @@ from enum import Enum
 import pytest
 
 from foveate.methods import EViT, FreeSlice, Method, RandomSelect, Site, TokenPooling, Ward, all_methods
+from foveate.methods.base import register
 from foveate.methods.options import build, describe, parse
 
 
@@ -22,7 +23,7 @@ class Choosy(Method):
 
     taste: typing.Literal["sweet", "sour"] = "sweet"
     amount: float = 1.0
-    label: str = ""
+    word: str = ""
 
     def assign(self, view, keep):
         raise NotImplementedError
@@ -123,11 +124,11 @@ def test_data_of_the_wrong_type_is_refused(name, options, words):
 
 def test_options_that_are_words_numbers_or_text_say_so(monkeypatch):
     monkeypatch.setattr("foveate.methods.options.all_methods", lambda: {"choosy": Choosy})
-    assert parse("choosy:taste=sour,amount=2.5,label=x") == Choosy("sour", 2.5, "x")
+    assert parse("choosy:taste=sour,amount=2.5,word=x") == Choosy("sour", 2.5, "x")
     for options, words in (
         ({"taste": "bitter"}, "taste is one of sweet, sour; got 'bitter'"),
         ({"amount": "much"}, "amount takes a number; got 'much'"),
-        ({"label": 3}, "label takes text; got 3"),
+        ({"word": 3}, "word takes text; got 3"),
     ):
         with pytest.raises(ValueError, match=words):
             build("choosy", options)
@@ -189,3 +190,12 @@ def test_every_method_says_what_it_does(name):
 def test_a_misspelt_option_is_refused_in_python_too(build_it, match):
     with pytest.raises(ValueError, match=match):
         build_it()
+
+
+@pytest.mark.parametrize("taken", ["label", "kind"])
+def test_an_option_cannot_have_the_name_of_what_every_method_has(taken):
+    options = {"__annotations__": {taken: str}, taken: "", "site": Site.PRE_BLOCK}
+    odd = dataclasses.dataclass(frozen=True)(type("Odd", (Method,), options))
+    with pytest.raises(ValueError, match=f"Odd has an option '{taken}', which every method has"):
+        register("odd", "Odd", "select")(odd)
+    assert "odd" not in all_methods()

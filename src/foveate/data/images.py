@@ -58,7 +58,7 @@ def as_rgb(image: Image.Image) -> Image.Image:
     Sixteen bits are scaled rather than cut off at 255. Floating point says nothing about its range and is refused.
     """
     image.load()
-    mode = image.mode
+    mode, turn = image.mode, _turn_upright(image)  # read first: what is made of the image forgets it
     if mode == "F":
         raise ValueError("its pixels are floating point numbers of unknown range; store it with 8 or 16 bits")
     if mode == "I" or mode.startswith("I;16"):
@@ -66,21 +66,19 @@ def as_rgb(image: Image.Image) -> Image.Image:
     elif mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
         see_through = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), see_through)
-    return _upright(image).convert("RGB")
+    upright = image if turn is None else image.transpose(turn)
+    return upright.convert("RGB")
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
     values = np.asarray(image).astype(np.int64)
     if values.min() < 0 or values.max() > 65535:
         raise ValueError("its pixels need more than 16 bits; store it with 8 or 16")
-    converted = Image.fromarray(((values + 128) // 257).astype(np.uint8))
-    converted.info = image.info
-    return converted
+    return Image.fromarray(((values + 128) // 257).astype(np.uint8))
 
 
-def _upright(image: Image.Image) -> Image.Image:
+def _turn_upright(image: Image.Image) -> Image.Transpose | None:
     try:
-        how = UPRIGHT.get(image.getexif().get(ORIENTATION, 1))
+        return UPRIGHT.get(image.getexif().get(ORIENTATION, 1))
     except Exception:  # a damaged EXIF block says nothing about the picture
-        how = None
-    return image if how is None else image.transpose(how)
+        return None

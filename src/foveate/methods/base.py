@@ -7,7 +7,7 @@ import math
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cache
 from typing import ClassVar, Literal, TypeVar
@@ -233,6 +233,11 @@ def register(name: str, label: str, kind: Kind):  # type: ignore[no-untyped-def]
             raise ValueError(f"Two methods are called {name!r}: {_METHODS[name].__name__} and {cls.__name__}.")
         if cls.site is not Site.POST_ATTN and (cls.needs is not Method.needs):
             raise ValueError(f"{cls.__name__} needs scores from attention, which exist only at {Site.POST_ATTN}.")
+        taken = {"name", "label", "kind"} & {option.name for option in fields(cls)}
+        if taken:
+            raise ValueError(
+                f"{cls.__name__} has an option {taken.pop()!r}, which every method has. Call it otherwise."
+            )
         cls.name, cls.label, cls.kind = name, label, kind
         _METHODS[name] = cls
         return cls
