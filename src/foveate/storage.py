@@ -90,7 +90,7 @@ def load_schedule(path: str | os.PathLike[str]) -> Schedule:
     file = Path(path)
     if not file.is_file():
         raise ValueError(f"There is no file {file}.")
-    data = _read_json(file)
+    data = read_json(file)
     try:
         return build_schedule(dict(data["schedule"]))
     except PlanError:
@@ -178,15 +178,16 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.is_file():
         raise ValueError(f"{folder} has no {MANIFEST}, so it was not written by foveate.save.")
-    manifest = _read_json(path)
+    manifest = read_json(path)
     if Path(str(manifest.get("weights"))).name != manifest.get("weights"):
         raise ValueError(f"{path} points outside its own directory: {manifest.get('weights')!r}.")
     return manifest
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """What a file of ours holds; anything that is not of this format is refused."""
     try:
-        data = json.loads(path.read_text())
+        data = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid JSON: {error}.") from error
     found = data.get("format") if isinstance(data, dict) else None

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from foveate.report.compare.comparison import Comparison
-from foveate.storage import write_text
+from foveate.storage import FORMAT, read_json, write_text
 
 RESULTS, TABLE, PAGE, PARTIAL = "results.json", "results.csv", "index.html", "partial.json"
-FORMAT = 1
 
 
 def save_results(comparison: Comparison, folder: Path) -> Path:
@@ -39,7 +38,7 @@ def load_results(folder: str | os.PathLike[str]) -> Comparison:
     path = Path(folder) / RESULTS
     if not path.is_file():
         raise ValueError(f"There is no {path}. Give the folder that a comparison was saved to.")
-    return Comparison.from_dict(_read(path))
+    return Comparison.from_dict(read_json(path))
 
 
 def as_document(comparison: Comparison) -> dict[str, Any]:
@@ -93,7 +92,7 @@ class Partial:
         """What is stored; None where nothing is. What belongs to another comparison is refused, by what differs."""
         if not self.path.is_file():
             return None
-        stored = _read(self.path)
+        stored = read_json(self.path)
         theirs, ours = stored.get("identity", {}), self.identity
         differing = [name for name in ours if theirs.get(name) != ours[name]]
         if differing:
@@ -113,17 +112,6 @@ class Partial:
     def write(self, measured: Mapping[str, Any]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         write_text(self.path, json.dumps({"format": FORMAT, "identity": self.identity, "measured": measured}))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not valid JSON: {error}. Remove it to begin anew.") from error
-    found = data.get("format") if isinstance(data, dict) else None
-    if found != FORMAT:
-        raise ValueError(f"{path} has format {found!r}; this foveate reads {FORMAT}.")
-    return dict(data)
 
 
 def _short(value: object) -> str:
