@@ -12,7 +12,8 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from foveate.data import Batch
-from foveate.train.objectives import Objective, correct, logits_of
+from foveate.train.decisions import Decisions
+from foveate.train.objectives import Objective, logits_of
 
 Sums = dict[str, Tensor]
 
@@ -57,29 +58,11 @@ def names_everywhere(sums: Sums, accelerator: Accelerator) -> list[str]:
 
 
 @dataclass
-class Figures:
+class Figures(Decisions):
     """What one model came to on a data set, next to the first one."""
 
-    images: int = 0
-    labelled: int = 0
-    hits: int = 0
-    hits5: int = 0
-    agreeing: int = 0
-    """Images on which it decides as the first model does."""
     seconds: float = 0.0
     """Time in the model alone."""
-
-    @property
-    def top1(self) -> float | None:
-        return 100 * self.hits / self.labelled if self.labelled else None
-
-    @property
-    def top5(self) -> float | None:
-        return 100 * self.hits5 / self.labelled if self.labelled else None
-
-    @property
-    def agreement(self) -> float:
-        return 100 * self.agreeing / self.images
 
     @property
     def per_second(self) -> float:
@@ -99,9 +82,8 @@ def evaluate_side_by_side(
         images, labels = batch.images.to(device), batch.labels.to(device)
         turn = number % len(names)
         logits = {name: _timed(models[name], images, found[name]) for name in names[turn:] + names[:turn]}
-        decided = logits[names[0]].argmax(dim=1)
         for name, scores in logits.items():
-            _add(found[name], scores, labels, decided)
+            found[name].add(scores, logits[names[0]], labels)
         if progress is not None:
             progress(len(batch))
     if not found[names[0]].images:
@@ -116,13 +98,3 @@ def _timed(model: nn.Module, images: Tensor, figures: Figures) -> Tensor:
         torch.accelerator.synchronize(images.device)
     figures.seconds += time.perf_counter() - start
     return logits
-
-
-def _add(figures: Figures, logits: Tensor, labels: Tensor, decided: Tensor) -> None:
-    known = labels >= 0
-    hits = correct(logits[known], labels[known])
-    figures.images += len(labels)
-    figures.labelled += int(known.sum())
-    figures.hits += int(hits["top1"])
-    figures.hits5 += int(hits["top5"])
-    figures.agreeing += int((logits.argmax(dim=1) == decided).sum())

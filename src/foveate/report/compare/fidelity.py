@@ -10,42 +10,24 @@ import torch
 from torch import Tensor, nn
 
 from foveate.report.compare.images import Images
-from foveate.train.objectives import correct, logits_of
+from foveate.train.decisions import Decisions
+from foveate.train.objectives import logits_of
 
 
 @dataclass
-class Sums:
-    """Over all images so far."""
+class Sums(Decisions):
+    """Of one candidate, next to the unreduced model."""
 
-    images: int = 0
-    labelled: int = 0
-    hits: int = 0
-    hits5: int = 0
-    agreeing: int = 0
     divergence: float = 0.0
     """Sum of KL(unreduced || this)."""
 
-    def add(self, logits: Tensor, whole: Tensor, labels: Tensor) -> None:
-        """Count one batch; ``whole`` are the unreduced model's logits."""
-        known = labels >= 0
-        hits = correct(logits[known], labels[known])
-        self.images += len(labels)
-        self.labelled += int(known.sum())
-        self.hits += int(hits["top1"])
-        self.hits5 += int(hits["top5"])
-        self.agreeing += int((logits.argmax(dim=1) == whole.argmax(dim=1)).sum())
-        self.divergence += float(divergence(whole, logits))
-
-    @property
-    def agreement(self) -> float:
-        return 100 * self.agreeing / self.images
+    def add(self, logits: Tensor, others: Tensor, labels: Tensor) -> None:
+        super().add(logits, others, labels)
+        self.divergence += float(divergence(others, logits))
 
     @property
     def kl(self) -> float:
         return self.divergence / self.images
-
-    def accuracy(self, hits: int) -> float | None:
-        return 100 * hits / self.labelled if self.labelled else None
 
 
 @dataclass
