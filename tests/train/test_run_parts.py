@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 
 import pytest
 import timm
@@ -72,6 +73,22 @@ def test_a_new_classifier_is_no_teacher(images_folder, tmp_path, told, words):
     with pytest.raises(ValueError, match=words):
         Run(small_config(images_folder, f"model.name={start}", "model.options={}", *told), tmp_path / "run")
     Run(small_config(images_folder, f"model.name={known}", "model.options={}", *told), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "new"),
+    [("ForImageClassification", 5, True), ("Model", 2, True), ("ForImageClassification", 2, False)],
+)
+def test_a_new_classifier_of_a_transformers_model_is_no_teacher(images_folder, tmp_path, kind, labels, new):
+    """A checkpoint of other classes, and one without any, get a new one; one of just as many keeps its own."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "image_size": 32, "patch_size": 8}
+    config = transformers.ViTConfig(**sizes, intermediate_size=64, num_labels=labels)
+    getattr(transformers, f"ViT{kind}")(config).save_pretrained(tmp_path / "start")
+    told = (f"model.name=hf:{tmp_path / 'start'}", "model.options={}", "model.pretrained=true", "run.steps=1")
+    assert Run(small_config(images_folder, *told), tmp_path / "plain").train().finished
+    with pytest.raises(ValueError, match="untrained predictions") if new else nullcontext():
+        Run(small_config(images_folder, *told, "objective.self_kl=1"), tmp_path / "run")
 
 
 def test_a_validation_split_without_labels_is_said_before_training(images_folder, tmp_path):

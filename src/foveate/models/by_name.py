@@ -34,10 +34,18 @@ def load_model(
     ``options`` go to the library: ``num_classes``, and ``img_size`` (timm) or ``image_size`` (torchvision). A
     directory of ``foveate.save`` brings everything along, and takes none.
     """
-    model = _find(name, pretrained, options or {})
-    if weights:
-        load_weights_(model, Path(weights))
-    return model
+    return load_and_tell(name, pretrained=pretrained, weights=weights, options=options)[0]
+
+
+def load_and_tell(
+    name: str, *, pretrained: bool = False, weights: str | Path | None = None, options: dict[str, Any] | None = None
+) -> tuple[nn.Module, list[str]]:
+    """``load_model``, and the names of what a file of weights or a transformers checkpoint left as it was, untrained.
+
+    Of timm's and torchvision's own weights nothing is told.
+    """
+    model, unfilled = _find(name, pretrained, options or {})
+    return model, load_weights_(model, Path(weights)) if weights else unfilled
 
 
 def brings_architecture(name: str) -> bool:
@@ -102,19 +110,19 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
     return data
 
 
-def _find(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
+def _find(name: str, pretrained: bool, options: dict[str, Any]) -> tuple[nn.Module, list[str]]:
     library, colon, rest = name.partition(":")
     if colon and library == "hf":
         return _from_transformers(rest, options)
     if colon and library == "torchvision":
-        return _from_torchvision(rest, pretrained, options)
+        return _from_torchvision(rest, pretrained, options), []
     if (Path(name) / MANIFEST).is_file():
-        return load(name)
+        return load(name), []
     if Path(name).is_dir():
         raise ValueError(f"The directory {name} has no {MANIFEST}. For a transformers checkpoint write hf:{name}.")
     if not timm.is_model(name):
         raise ValueError(_unknown("timm model", name, timm.list_models()))
-    return _build(lambda: timm.create_model(name, pretrained=pretrained, **options), name)
+    return _build(lambda: timm.create_model(name, pretrained=pretrained, **options), name), []
 
 
 def _from_torchvision(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
@@ -125,16 +133,18 @@ def _from_torchvision(name: str, pretrained: bool, options: dict[str, Any]) -> n
     return _build(lambda: torchvision.models.get_model(name, weights=weights, **options), name)
 
 
-def _from_transformers(name: str, options: dict[str, Any]) -> nn.Module:
+def _from_transformers(name: str, options: dict[str, Any]) -> tuple[nn.Module, list[str]]:
     try:
         from transformers import AutoModel, AutoModelForImageClassification
     except ImportError as error:
         raise ValueError("hf: models need transformers: pip install foveate[hf]") from error
     labels = {"num_labels": options["num_classes"], "ignore_mismatched_sizes": True} if "num_classes" in options else {}
+    told: dict[str, Any] = {"trust_remote_code": False, "output_loading_info": True}
     try:
-        return AutoModelForImageClassification.from_pretrained(name, trust_remote_code=False, **labels)
+        model, info = AutoModelForImageClassification.from_pretrained(name, **told, **labels)
     except ValueError:  # no classifier is known for this kind of model
-        return AutoModel.from_pretrained(name, trust_remote_code=False)
+        model, info = AutoModel.from_pretrained(name, **told)
+    return model, [*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])]
 
 
 def _build(create: Callable[[], nn.Module], name: str) -> nn.Module:

@@ -18,7 +18,7 @@ from foveate.adapters import reduction_of
 from foveate.data import DataError, ImageData, StreamedData, open_data
 from foveate.data.labels import read_class_names
 from foveate.methods.options import build as build_method
-from foveate.models.by_name import brings_architecture, is_classifier, load_model, load_weights_
+from foveate.models.by_name import brings_architecture, is_classifier, load_and_tell, load_model
 from foveate.schedule import Schedule
 from foveate.train.classifier import freeze_, predicted_classes, set_classes_
 from foveate.train.config import (
@@ -97,8 +97,9 @@ def build_model(config: TrainConfig, num_classes: int | None) -> tuple[nn.Module
     ):  # whose weights have a head of their own
         options["num_classes"] = num_classes
     pretrained = section.pretrained and not section.weights  # a file of weights outranks the library's
-    model = load_model(section.name, pretrained=pretrained, options=options)
-    unfilled = load_weights_(model, Path(section.weights)) if section.weights else []
+    model, unfilled = load_and_tell(
+        section.name, pretrained=pretrained, weights=section.weights or None, options=options
+    )
     new = any(map(is_classifier, unfilled)) or _learned_classes(model, section) not in (None, num_classes)
     if num_classes is not None:
         set_classes_(model, num_classes)
@@ -109,7 +110,7 @@ def build_model(config: TrainConfig, num_classes: int | None) -> tuple[nn.Module
 
 def _learned_classes(model: Any, section: ModelSection) -> int | None:
     """Classes that the library's or a saved model's weights tell apart; None where that is not known."""
-    if section.weights or section.name.startswith("hf:"):  # whose own number is lost once a classifier is asked for
+    if section.weights or section.name.startswith("hf:"):  # what they left unfilled says it
         return None
     if Path(section.name).is_dir() or (section.pretrained and section.name.startswith("torchvision:")):
         return predicted_classes(model)
