@@ -131,6 +131,9 @@ def trace(model: nn.Module, images: Tensor, **embed: Any) -> Trace:
 
     ``embed`` goes to the model's embedding (transformers: ``interpolate_pos_encoding=True``).
     """
+    reduction = reduction_of(model)
+    if reduction is not None and reduction.method.trains_by_masks and reduction.training:
+        raise ValueError(f"In training {type(reduction.method).__name__} removes no token. Call model.eval() first.")
     adapter = find_adapter(model)
     encoded = encode(adapter, model, images, record=True, **embed)
     return Trace.of(encoded, adapter.grid(model, *images.shape[-2:]), adapter.num_prefix(model))

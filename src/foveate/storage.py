@@ -170,8 +170,10 @@ def _fill(model: nn.Module, weights: Path) -> None:
             f"unexpected {sorted(unexpected)[:5]}."
         )
     device = next(model.parameters()).device
-    # assign keeps the dtype that was saved
-    model.load_state_dict({k: v.to(device) for k, v in tensors.items()}, assign=True)
+    try:  # assign keeps the dtype that was saved
+        model.load_state_dict({k: v.to(device) for k, v in tensors.items()}, assign=True)
+    except RuntimeError as error:  # torch names the tensors and both their shapes
+        raise ValueError(f"The weights in {weights} do not fit the model. {error}") from error
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:

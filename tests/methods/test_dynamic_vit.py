@@ -54,10 +54,16 @@ def test_a_dropped_token_still_has_a_gradient():
     assert (keep.grad[0, 1:] != 0).all()
 
 
-def test_logits_far_apart_stay_numbers():
-    q, k, v = torch.full((1, 1, 2, 1), 200.0), torch.tensor([[[[200.0], [-200.0]]]]), torch.randn(1, 1, 2, 1)
-    out = attend_masked(q, k, v, torch.tensor([[0.0, 1.0]]))
-    assert out.isfinite().all()
+def test_a_masked_key_far_above_the_others_changes_nothing():
+    q, v = torch.full((1, 1, 3, 1), 20.0), torch.tensor([[[[1.0], [2.0], [9.0]]]])
+    k = torch.tensor([[[[0.0], [0.0], [20.0]]]], requires_grad=True)
+    keep = torch.tensor([[1.0, 1.0, 0.0]], requires_grad=True)
+    out = attend_masked(q, k, v, keep)
+    torch.testing.assert_close(out[0, 0, :2, 0], torch.tensor([1.5, 1.5]))
+    out.sum().backward()
+    assert keep.grad.isfinite().all()
+    assert k.grad.isfinite().all()
+    assert keep.grad[0, 2] > 0
 
 
 @pytest.mark.parametrize("family", CLASSIFIERS)
@@ -198,3 +204,30 @@ def test_the_limit_of_speed_predicts_too_and_only_cuts(monkeypatch):
     assert len(calls) == 2
     assert trace.owner(3)[0].tolist() == [*range(17), *[-1] * 19]
     assert fv.cost(model) == fv.cost(reduced())
+
+
+def test_no_image_is_left_without_a_patch():
+    with pytest.raises(fv.PlanError, match="DynamicViT reaches 1 at least"):
+        reduced(schedule=fv.Keep({1: 0}))
+
+
+def test_another_image_size_may_not_ask_for_a_predictor_that_is_missing():
+    model = reduced("timm-dynamic", fv.RemovePerBlock(40))
+    assert list(model.foveate.learned) == ["0"]
+    larger = torch.randn(1, 3, *(2 * side for side in images().shape[-2:]))
+    with pytest.raises(ValueError, match="has no predictor for block 1"):
+        model(larger)
+    with pytest.raises(ValueError, match="has learned nothing for block 1"):
+        model.set_input_size(tuple(larger.shape[-2:]))
+    assert model(images()).shape[0] == len(images())
+
+
+def test_no_trace_of_masks():
+    with pytest.raises(ValueError, match=r"Call model\.eval\(\) first"):
+        fv.trace(reduced().train(), images())
+
+
+def test_its_free_slice_is_not_stored_as_itself(tmp_path):
+    with pytest.raises(ValueError, match="PredictAndSlice is not registered"):
+        fv.save(fv.reduce_(make("timm-cls"), DynamicViT().free_slice(), SCHEDULE), tmp_path / "m")
+    assert not (tmp_path / "m").exists()

@@ -95,3 +95,36 @@ def test_a_head_of_another_kind_is_still_refused():
     model.__class__ = Other
     with pytest.raises(fv.UnsupportedModel, match="overrides forward_head"):
         fv.reduce_(model, fv.TopK(), fv.Keep([16, 5, 5]))
+
+
+@pytest.mark.parametrize("pool", ["avg", "map", ""])
+def test_it_predicts_from_its_class_token_and_not_otherwise(pool):
+    with pytest.raises(ValueError, match="has no pooling"):
+        small(global_pool=pool)
+    with pytest.raises(ValueError, match="has no pooling"):
+        small().reset_classifier(7, pool)
+    tokens = fv.reduce_(small(num_classes=0, global_pool=""), fv.TopK(), fv.Keep({}))(photos())
+    assert tokens.shape == (2, 17, 32)
+
+
+def test_features_and_head_apart_are_the_whole_also_while_tokens_are_masked():
+    model = fv.reduce_(small(), fv.DynamicViT(), fv.KeepRate(0.3, blocks=(1,)))
+    model.foveate.train()
+    found = []
+    for run in (model, lambda x: model.forward_head(model.forward_features(x))):
+        torch.manual_seed(3)
+        found.append(run(photos()))
+    assert torch.equal(*found)
+    with pytest.raises(ValueError, match="do not say how many patches"):
+        model.forward_head(model.forward_features(photos()).clone())
+
+
+def test_a_reduced_one_takes_images_of_another_size():
+    model = fv.reduce_(small(), fv.TopK(), fv.KeepRate(0.5, blocks=(1,)))
+    model.set_input_size((96, 96))
+    larger = torch.randn(1, 3, 96, 96)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(larger)
+    assert fv.cost(model).macs == counter.get_total_flops() // 2
+    with pytest.raises(ValueError, match="cannot make patches of another size; got 8 x 8"):
+        model.set_input_size(patch_size=8)

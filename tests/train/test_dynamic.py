@@ -140,6 +140,51 @@ def test_kept_shares_are_those_of_the_decisions(logits, share):
     for stage in model.foveate.learned.values():
         torch.nn.init.zeros_(stage.exit[-1].weight)
         stage.exit[-1].bias.data.copy_(torch.tensor(logits))
+    one = model.blocks[0].train()
     shares = kept_shares(model, photos()[0])  # one token stays where all would go
     assert torch.equal(shares, torch.full((2, len(photos()[0])), share))
     assert not model.training
+    assert not model.foveate.training
+    assert one.training
+
+
+def lvvit():
+    torch.manual_seed(0)
+    sizes = {"img_size": 32, "depth": 3, "embed_dim": 32, "num_heads": 2, "num_classes": 4, "patch_size": 8}
+    return fv.reduce_(timm.create_model("lvvit_small", **sizes), fv.DynamicViT(), SCHEDULE)
+
+
+def test_a_frozen_backbone_gathers_no_statistics():
+    made = Dynamic(lvvit(), kl=0, tokens=0, frozen_epochs=2).train()
+    means = made.model.get_buffer("patch_embed.proj.1.running_mean")
+    for epoch, moves in ((0.0, False), (2.0, True)):
+        before = means.clone()
+        made.before_step(Moment(0, epoch))
+        made(*photos())
+        assert torch.equal(means, before) != moves
+
+
+def test_looking_at_shares_changes_no_statistics():
+    made = lvvit().eval()
+    before = {name: value.clone() for name, value in made.state_dict().items()}
+    kept_shares(made, photos()[0])
+    assert all(torch.equal(value, before[name]) for name, value in made.state_dict().items())
+
+
+def test_ratios_follow_the_schedule():
+    made = objective()
+    assert made.ratios == [0.5, 0.25]
+    fv.reschedule_(made.model, fv.KeepRate(0.75, blocks=(1, 2)))
+    assert made.ratios == [0.75, 0.5625]
+
+
+def test_nothing_to_learn_is_said_before_training(images_folder, tmp_path):
+    whole = fv.reduce_(fv.restore_(model()), fv.DynamicViT(), fv.KeepRate(1.0, blocks=(1, 2)))
+    with pytest.raises(ValueError, match="removes no token"):
+        Dynamic(whole, kl=0, tokens=0)
+    for change, words in (
+        ("model.freeze=backbone", "predictors are frozen"),
+        ("reduction.warmup_epochs=1", "let the keep rate fall from 1"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            Run(small_config(images_folder, *TRAINED, "objective.kl_weight=0", change), tmp_path)

@@ -9,6 +9,7 @@ state-dict keys stay as they are; ``restore_`` undoes both.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from functools import cache
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -121,10 +122,15 @@ class Reduction(nn.Module):
     def reschedule(self, schedule: Schedule) -> None:
         """Follow another schedule from now on; what the method has learned stays."""
         plan = make_plan(self.shape, self.method, schedule, self.exact_last_block)
-        without = [b for b in range(self.shape.depth) if plan.acts_in(b) and str(b) not in self.learned]
-        if self.learned and without:
-            raise ValueError(f"{type(self.method).__name__} has learned nothing for block {without[0]}; reduce again.")
+        if self.learned:
+            self.check_learned([block for block in range(self.shape.depth) if plan.acts_in(block)])
         self.schedule, self.plan = schedule, plan
+
+    def check_learned(self, blocks: Iterable[int]) -> None:
+        """Refuse to act in blocks for which there is nothing learned."""
+        without = [block for block in blocks if str(block) not in self.learned]
+        if without:
+            raise ValueError(f"{type(self.method).__name__} has learned nothing for block {without[0]}; reduce again.")
 
     def resized(self, shape: ModelShape) -> Reduction:
         """The same for images of another size, with what the method has learned carried over."""

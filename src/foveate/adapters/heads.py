@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_TAG = "_foveate_size"
+_TAG = "_foveate_weights"
 
 
 def mean_of_patches(tokens: Tensor, size: Tensor | None, prefix: int = 0) -> Tensor:
@@ -17,23 +17,23 @@ def mean_of_patches(tokens: Tensor, size: Tensor | None, prefix: int = 0) -> Ten
     return (tokens * weight.unsqueeze(-1)).sum(dim=1)
 
 
-def tag_size(tokens: Tensor, size: Tensor | None) -> Tensor:
-    """Note on the tensor itself how many patches each token stands for, for a head that is called separately.
+def tag_weights(tokens: Tensor, weights: Tensor | None) -> Tensor:
+    """Note on the tensor itself what each patch token weighs (B, N), for a head that is called separately.
 
     ``forward_head(forward_features(x))`` is common and passes one tensor. A compiled graph cannot carry the note;
-    the head then says so instead of averaging wrongly.
+    the head then says so instead of reading wrongly.
     """
     if not torch.compiler.is_compiling():
-        setattr(tokens, _TAG, (size,))
+        setattr(tokens, _TAG, (weights,))
     return tokens
 
 
-def tagged_size(tokens: Tensor) -> Tensor | None:
-    """The note that ``tag_size`` left."""
+def tagged_weights(tokens: Tensor) -> Tensor | None:
+    """The note that ``tag_weights`` left; None where all weigh the same."""
     noted: tuple[Tensor | None] | None = getattr(tokens, _TAG, None)
     if noted is None:
         raise ValueError(
-            "This head averages patches, and the tokens given do not say how many patches each stands for. "
+            "This head reads patch tokens, and those given do not say how many patches each stands for. "
             "Pass the output of forward_features unchanged, or call the model as a whole."
         )
     return noted[0]

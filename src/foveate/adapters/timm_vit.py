@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from foveate.adapters.base import CHILD, Adapter, BlockOps, Reduced, UnsupportedModel, linear_macs
 from foveate.adapters.dense import spread_to_patches
 from foveate.adapters.engine import encode
-from foveate.adapters.heads import mean_of_patches, tag_size, tagged_size
+from foveate.adapters.heads import mean_of_patches, tag_weights, tagged_weights
 from foveate.adapters.timm_blocks import TimmBlock
 from foveate.core import log_size_bias
 from foveate.cost import BlockShape, ModelShape, at_grid
@@ -35,13 +35,16 @@ class ReducedTimm(Reduced):
     def forward_features(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
         """The tokens that are left after the last block and norm, (B, P + N', C)."""
         _refuse_mask(attn_mask, is_causal)
-        tokens, size, _ = _final_tokens(self, x)
-        # the head, called on its own, must still know how many patches each token stands for
-        return tag_size(tokens, size) if _head_weighs_tokens(self) else tokens
+        tokens, size, keep = _final_tokens(self, x)
+        # the head, called on its own, must still know how many patches each token stands for, or which still count
+        if _head_masks_tokens(self):
+            return tag_weights(tokens, keep)
+        return tag_weights(tokens, size) if _head_weighs_tokens(self) else tokens
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Any:
-        size = tagged_size(x) if _head_weighs_tokens(self) else None
-        return self._foveate_head(x, size, pre_logits)
+        if _head_masks_tokens(self):
+            return self._foveate_head(x, None, pre_logits, keep=tagged_weights(x))
+        return self._foveate_head(x, tagged_weights(x) if _head_weighs_tokens(self) else None, pre_logits)
 
     def reset_classifier(self: Any, num_classes: int, global_pool: str | None = None) -> None:
         """A new classifier; another kind of pooling only where the plan does not hang on it."""
@@ -71,11 +74,13 @@ class ReducedTimm(Reduced):
         ph, pw = to_2tuple(patch_size) if patch_size is not None else embed.patch_size
         if height % ph or width % pw:
             raise ValueError(f"The image is {height} x {width}, which patches of {ph} x {pw} do not divide.")
-        stem = embed.proj.weight[:, :, 0, 0].numel() * ph * pw  # patches of another size cost more or less to embed
-        shape = replace(at_grid(self.foveate.shape, (height // ph, width // pw)), stem_macs_per_patch=stem)
+        shape = at_grid(self.foveate.shape, (height // ph, width // pw))
+        if (ph, pw) != tuple(embed.patch_size):
+            shape = replace(shape, stem_macs_per_patch=_stem_macs_of_patches(self, ph, pw))
         resized = self.foveate.resized(shape)  # refuses before anything has changed
-        for pruned in resized.learned.keys() - self.foveate.learned.keys():
-            del resized.learned[pruned]
+        for pruned in [block for block in resized.modules_by_block if block >= len(self.blocks)]:
+            del resized.learned[str(pruned)]
+        self.foveate.check_learned(resized.modules_by_block)
         frozen = [name for name, parameter in self.named_parameters() if not parameter.requires_grad]
         super().set_input_size(img_size, patch_size)  # type: ignore[misc]
         self.foveate = resized
@@ -149,6 +154,12 @@ def _final_tokens(model: Any, images: Tensor) -> tuple[Tensor, Tensor | None, Te
     """Tokens after the last norm, the patches each stands for, and which of them count, in training by masks."""
     stream = encode(TIMM, model, images).stream
     return model.norm(stream.tokens), stream.size, stream.keep
+
+
+def _head_masks_tokens(model: Any) -> bool:
+    """Whether tokens that training only masks must be hidden from a head that reads each of them."""
+    reduction = model.foveate
+    return _has_head_on_any_tokens(model) and reduction.method.trains_by_masks and reduction.training
 
 
 def _has_head_on_any_tokens(model: Any) -> bool:
@@ -362,6 +373,17 @@ def _stem_macs(embed: PatchEmbed) -> int:
             stride *= layer.stride[0]
             total += layer.weight.numel() * (embed.patch_size[0] // stride) * (embed.patch_size[1] // stride)
     return total
+
+
+def _stem_macs_of_patches(model: Any, height: int, width: int) -> int:
+    """The same with patches of another size, which cost more or less to embed."""
+    convolution = model.patch_embed.proj
+    if not isinstance(convolution, nn.Conv2d):
+        raise ValueError(
+            f"The stem of {_who(model)} cannot make patches of another size; got {height} x {width}. "
+            "Build the model with that patch_size."
+        )
+    return convolution.weight[:, :, 0, 0].numel() * height * width
 
 
 def _head_macs(model: Any) -> tuple[int, int]:

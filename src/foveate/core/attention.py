@@ -16,6 +16,9 @@ STREAM_ELEMENTS = 2**24
 CACHED_ELEMENTS = 2**20
 """The same on a CPU, where weights that stay in the cache make the scored attention two to three times as fast."""
 
+LARGEST_EXPONENT = 20.0
+"""How far a masked key's logit may stand above all others before its gradient grows no further."""
+
 
 def attend(
     q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None = None, scale: float | None = None, dropout: float = 0.0
@@ -36,8 +39,10 @@ def attend_masked(
     logits = (q.float() * scale) @ k.float().transpose(2, 3)
     own = torch.eye(keep.shape[1], dtype=logits.dtype, device=q.device)
     counts = keep.float()[:, None, None, :] * (1 - own) + own
-    weights = (logits - logits.detach().amax(dim=-1, keepdim=True)).exp() * counts
-    weights = weights / weights.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+    largest = logits.detach().masked_fill(counts == 0, -torch.inf).amax(dim=-1, keepdim=True)
+    # above the largest that counts are only keys that count nothing: bounded, their gradients stay numbers
+    weights = (logits - largest).clamp(max=LARGEST_EXPONENT).exp() * counts
+    weights = weights / weights.sum(dim=-1, keepdim=True)
     return drop(weights.to(v.dtype), dropout, training=dropout > 0) @ v
 
 

@@ -37,7 +37,7 @@ class DynamicViT(Method):
 
     def build(self, step: StepShape, block: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(1000 * self.seed + block)
+            torch.default_generator.manual_seed(1000 * self.seed + block)  # not those of accelerators as well
             return Predictor(step.dim, step.keep / step.n)
 
     def assign(self, view: BlockView, keep: int) -> Assignment:
@@ -52,6 +52,9 @@ class DynamicViT(Method):
         likely = (chance[..., 0].detach() + before.detach().log()).argmax(dim=1, keepdim=True)
         nothing = (decided.detach().sum(dim=1, keepdim=True) == 0).to(decided.dtype)
         return decided + nothing * torch.zeros_like(decided).scatter(1, likely, 1.0)
+
+    def fewest(self, n: int) -> int:
+        return min(n, 1)
 
     def free_slice(self) -> Method:
         return PredictAndSlice(self.seed)
@@ -112,5 +115,9 @@ class Predictor(nn.Module):
 
 
 def _keep_chance(view: BlockView, kept: Tensor | None) -> Tensor:
-    assert isinstance(view.module, Predictor)
+    if not isinstance(view.module, Predictor):
+        raise ValueError(
+            f"DynamicViT has no predictor for block {view.block}, where it acts on images of this size. "
+            "Reduce the model for images of this size, or use KeepRate with blocks=..."
+        )
     return view.module(view.patches, kept)

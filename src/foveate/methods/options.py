@@ -28,6 +28,8 @@ def build(name: str, options: dict[str, object] | None = None) -> Method:
 
 def describe(method: Method) -> dict[str, object]:
     """``{"name": ..., "options": {...}}``, ready for JSON; ``build`` is its inverse."""
+    if all_methods().get(method.name) is not type(method):
+        raise ValueError(f"{type(method).__name__} is not registered under a name of its own and cannot be stored.")
     options = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
     plain = {k: _plain(v) for k, v in options.items()}
     return {"name": method.name, "options": plain}

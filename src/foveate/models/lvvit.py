@@ -55,6 +55,7 @@ class LVViT(VisionTransformer):
         if side % 2 or side != other:
             raise ValueError(f"LV-ViT's stem halves the image before it makes square patches; got {patch_size}.")
         options = {"qkv_bias": False, "mlp_ratio": 3.0, "block_fn": HalvedBlock, **options}
+        _check_pooling(options.get("global_pool"), options.get("num_classes", 1000))
         super().__init__(patch_size=side, in_chans=in_chans, embed_dim=embed_dim, **options)
         assert type(self.patch_embed) is PatchEmbed
         self.patch_embed.proj = stem(in_chans, embed_dim, side)  # type: ignore[assignment]
@@ -64,6 +65,7 @@ class LVViT(VisionTransformer):
         return nn.Linear(self.embed_dim, num_classes) if num_classes > 0 else nn.Identity()
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        _check_pooling(global_pool, num_classes)
         super().reset_classifier(num_classes, global_pool)
         self.aux_head = self._aux_head(num_classes)
 
@@ -80,6 +82,15 @@ class LVViT(VisionTransformer):
         if keep is not None:
             said = said.masked_fill(keep[..., None] == 0, -torch.inf)
         return by_class + said.amax(dim=1) / 2
+
+
+def _check_pooling(wanted: str | None, num_classes: int) -> None:
+    """Its two heads read the class token and every other one; without them all tokens can be had."""
+    if wanted not in (None, "token") and not (wanted == "" and num_classes == 0):
+        raise ValueError(
+            f"LV-ViT predicts from its class token and the strongest of the others; it has no pooling {wanted!r}. "
+            "Leave global_pool out."
+        )
 
 
 CONFIG = untrained(

@@ -269,6 +269,11 @@ class TrainConfig:
             raise ValueError(f"objective.{told[0]} is not for objective.kind={section.kind}, which would ignore it.")
         if section.kind == "distill" and (self.augmentation.mixup or self.augmentation.cutmix):
             raise ValueError("augmentation.mixup and cutmix mix labels; a distillation has none. Set them to 0.")
+        if section.kind == "dynamicvit" and self.reduction.warms_up:
+            raise ValueError(
+                "reduction.warmup_start and warmup_epochs let the keep rate fall from 1, where DynamicViT has no "
+                "predictors yet; its ratio loss brings the share down by itself. Set them to 0."
+            )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON; ``read_config`` is its inverse."""

@@ -13,7 +13,10 @@ from foveate.train.objectives import Classify, Losses, Moment, logits_of, predic
 
 
 def ratio_loss(decisions: Sequence[Tensor], ratios: Sequence[float]) -> Tensor:
-    """Mean over stages s of (kept fraction - rho_s)^2, of keep decisions (B, N) each; then the mean over images."""
+    """Mean over stages s of (kept fraction - rho_s)^2, of keep decisions (B, N) each; then the mean over images.
+
+    ``Dynamic`` takes for rho_s what inference keeps, int(N rho^s) / N, where the paper has rho^s.
+    """
     if len(decisions) != len(ratios) or not ratios:
         raise ValueError(f"There are {len(decisions)} stages of decisions and {len(ratios)} ratios to meet.")
     parts = [(kept.mean(dim=1) - ratio).square().mean() for kept, ratio in zip(decisions, ratios, strict=True)]
@@ -54,7 +57,23 @@ class Dynamic(Classify):
         self.backbone_lr, self.frozen_epochs = backbone_lr, frozen_epochs
         if tokens and teacher is None:
             raise ValueError("Distillation (tokens) needs a teacher: initial_teacher(model), or a weight of 0.")
-        self.ratios = [count / reduction.shape.num_patches for count in _stage_counts(model)]
+        if not reduction.learned:
+            raise ValueError(
+                f"{reduction.schedule!r} removes no token from images of this size, so there is nothing to learn. "
+                "Keep less than all: --set reduction.keep_rate=0.7."
+            )
+        if not all(parameter.requires_grad for parameter in reduction.learned.parameters()):
+            raise ValueError(
+                "The predictors are frozen, and this objective trains them. To train them alone leave model.freeze "
+                "out and raise objective.frozen_epochs."
+            )
+
+    @property
+    def ratios(self) -> list[float]:
+        """The share of its tokens that an image has left after each stage, of whole tokens as at inference."""
+        reduction = reduction_of(self.model)
+        assert reduction is not None
+        return [reduction.plan.counts[block] / reduction.shape.num_patches for block in _stages(self.model)]
 
     def forward(self, images: Tensor, labels: Tensor) -> Losses:
         with recording() as seen:
@@ -78,6 +97,13 @@ class Dynamic(Classify):
         assert reduction is not None
         return [{"params": list(reduction.learned.parameters())}]
 
+    def before_step(self, moment: Moment) -> None:
+        """While the backbone is frozen its statistics are too (LV-ViT's stem normalises over batches)."""
+        for module in self.model.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                learns = any(parameter.requires_grad for parameter in module.parameters())
+                module.train(learns and moment.epoch >= self.frozen_epochs)
+
     def before_update(self, moment: Moment) -> None:
         """While the backbone is frozen only the predictors learn; gradients had to pass through it."""
         if moment.epoch < self.frozen_epochs:
@@ -89,13 +115,15 @@ class Dynamic(Classify):
 @torch.no_grad()
 def kept_shares(model: nn.Module, images: Tensor) -> Tensor:
     """Shares (stages, B) of the tokens that the predictors keep by chance, as they do in training."""
-    training = model.training
-    model.train()
+    reduction = reduction_of(model)
+    assert reduction is not None
+    training = reduction.training
+    reduction.train()  # and nothing else: dropout and batch statistics are none of its business
     try:
         with recording() as seen:
             model(images)
     finally:
-        model.train(training)
+        reduction.train(training)
     return torch.stack([kept.mean(dim=1) for kept in _decisions(model, seen[0])])
 
 
@@ -113,9 +141,3 @@ def _stages(model: nn.Module) -> list[int]:
 def _patches(model: Any, encoded: Encoded) -> Tensor:
     adapter = find_adapter(model)
     return adapter.final_norm(model, encoded.stream.tokens)[:, adapter.num_prefix(model) :]
-
-
-def _stage_counts(model: nn.Module) -> list[int]:
-    reduction = reduction_of(model)
-    assert reduction is not None
-    return [reduction.plan.counts[block] for block in _stages(model)]
