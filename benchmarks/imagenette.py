@@ -33,10 +33,11 @@ SHORT = (
 """What a few hundred steps on ten classes need less of than 30 epochs on a thousand."""
 
 
-def parser(description: str, steps: int) -> argparse.ArgumentParser:
+def parser(description: str, steps: int, batch_size: int = 32) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--steps", type=int, default=steps, help=f"training steps of each run (default: {steps})")
-    made.add_argument("--batch-size", type=int, default=32)
+    made.add_argument("--batch-size", type=int, default=batch_size)
+    made.add_argument("--seed", type=int, default=0, help="of chance and of new weights (default: 0)")
     made.add_argument("--out", type=Path, help="keep the runs here; default: a folder that is deleted")
     return made
 
@@ -88,6 +89,7 @@ def teacher_folder(place: Path, size: int = 224) -> Path:
 def train(recipe: str, place: Path, args: argparse.Namespace, *changes: str) -> Outcome:
     """Run a recipe for ``args.steps`` steps on Imagenette; values are said first, figures come after."""
     steps = [f"data.batch_size={args.batch_size}", f"schedule.epochs={epochs(args.steps, args.batch_size)}"]
+    steps += [f"run.seed={args.seed}"]
     config = override(read_recipe(recipe), [f"data.source={data()}", *steps, f"run.steps={args.steps}", *changes])
     run = Run(config, place, Reporter())
     if run.resume():
