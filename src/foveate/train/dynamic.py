@@ -26,7 +26,8 @@ def ratio_loss(decisions: Sequence[Tensor], ratios: Sequence[float]) -> Tensor:
 def token_loss(tokens: Tensor, teacher_tokens: Tensor, kept: Tensor) -> Tensor:
     """Squared difference of the tokens kept at the end, sum_i D_i |t_i - t'_i|^2 / (C sum_i D_i), mean over images.
 
-    The paper divides by the kept tokens of the whole batch; here each image weighs the same in any batch.
+    The paper divides by the kept tokens of the whole batch; here each image weighs the same in any batch. Decisions
+    have a gradient here too, as printed.
     """
     differences = (tokens.float() - teacher_tokens.float()).square().mean(dim=-1)
     return ((differences * kept).sum(dim=1) / kept.sum(dim=1).clamp(min=1)).mean()
