@@ -5,6 +5,7 @@ import json
 import pytest
 import timm
 import torch
+from safetensors.torch import load_file, save_file
 
 import foveate as fv
 from foveate import storage
@@ -141,6 +142,15 @@ def test_weights_that_do_not_fit_are_named(saved):
     _edit(saved, model=None)
     with pytest.raises(ValueError, match="do not fit the model"):
         fv.load(saved, model=make("timm-cls"))
+
+
+def test_weights_of_another_shape_are_named(tmp_path):
+    saved = fv.save(fv.reduce_(make("torchvision"), fv.DynamicViT(), fv.KeepRate(0.5, blocks=(1,))), tmp_path / "m")
+    file = next(saved.glob("*.safetensors"))
+    save_file(load_file(file) | {"foveate.learned.1.norm.weight": torch.ones(3)}, file)
+    with pytest.raises(ValueError, match=r"(?s)do not fit the model.*foveate\.learned\.1\.norm\.weight") as error:
+        fv.load(saved)
+    assert "torch.Size([3])" in str(error.value)
 
 
 SCHEDULES = [
