@@ -18,8 +18,9 @@ from foveate.adapters.dense import spread_to_patches
 from foveate.adapters.engine import encode
 from foveate.adapters.heads import mean_of_patches, tag_weights, tagged_weights
 from foveate.adapters.timm_blocks import TimmBlock
+from foveate.adapters.timm_macs import block_shape, head_macs, stem_macs, stem_macs_of_patches
 from foveate.core import log_size_bias
-from foveate.cost import BlockShape, ModelShape, at_grid
+from foveate.cost import ModelShape, at_grid
 
 POOLS = ("token", "avg", "map", "")
 
@@ -76,7 +77,7 @@ class ReducedTimm(Reduced):
             raise ValueError(f"The image is {height} x {width}, which patches of {ph} x {pw} do not divide.")
         shape = at_grid(self.foveate.shape, (height // ph, width // pw))
         if (ph, pw) != tuple(embed.patch_size):
-            shape = replace(shape, stem_macs_per_patch=_stem_macs_of_patches(self, ph, pw))
+            shape = replace(shape, stem_macs_per_patch=stem_macs_of_patches(self, ph, pw))
         resized = self.foveate.resized(shape)  # refuses before anything has changed
         for pruned in [block for block in resized.modules_by_block if block >= len(self.blocks)]:
             del resized.learned[str(pruned)]
@@ -290,14 +291,14 @@ class TimmAdapter(Adapter):
         return int(model.in_chans), int(height), int(width)
 
     def shape(self, model: Any, grid: tuple[int, int]) -> ModelShape:
-        per_token, per_image = _head_macs(model)
+        per_token, per_image = head_macs(model)
         prefix_read = 0 if model.attn_pool is not None and not model.pool_include_prefix else self.num_prefix(model)
         return ModelShape(
-            blocks=tuple(_block_shape(block) for block in model.blocks),
+            blocks=tuple(block_shape(block) for block in model.blocks),
             grid=grid,
             num_prefix=self.num_prefix(model),
             has_cls=self.has_cls(model),
-            stem_macs_per_patch=_stem_macs(model.patch_embed),
+            stem_macs_per_patch=stem_macs(model.patch_embed),
             head_macs=per_image + per_token * prefix_read,
             head_macs_per_patch=per_token + linear_macs(getattr(model, "aux_head", None)),
             head_reads_patches=_head_reads_patches(model),
@@ -349,57 +350,6 @@ def _drop_rates(model: Any) -> dict[str, float]:
         "drop_path_rate": getattr(last.drop_path1, "drop_prob", 0.0),
     }
     return {name: float(rate) for name, rate in rates.items() if rate}
-
-
-def _block_shape(block: Any) -> BlockShape:
-    attn = block.attn
-    third = attn.qkv.weight.numel() // 3
-    return BlockShape(
-        dim=attn.qkv.in_features,
-        heads=attn.num_heads,
-        head_dim=attn.qkv.out_features // 3 // attn.num_heads,
-        query_macs=third + linear_macs(getattr(attn, "gate", None)),
-        key_value_macs=2 * third,
-        proj_macs=linear_macs(attn.proj),
-        mlp_macs=linear_macs(block.mlp),
-    )
-
-
-def _stem_macs(embed: PatchEmbed) -> int:
-    """Multiply-accumulates per patch of one convolution, or of several that end in patches."""
-    total, stride = 0, 1
-    for layer in embed.proj.modules():
-        if isinstance(layer, nn.Conv2d):
-            stride *= layer.stride[0]
-            total += layer.weight.numel() * (embed.patch_size[0] // stride) * (embed.patch_size[1] // stride)
-    return total
-
-
-def _stem_macs_of_patches(model: Any, height: int, width: int) -> int:
-    """The same with patches of another size, which cost more or less to embed."""
-    convolution = model.patch_embed.proj
-    if not isinstance(convolution, nn.Conv2d):
-        raise ValueError(
-            f"The stem of {_who(model)} cannot make patches of another size; got {height} x {width}. "
-            "Build the model with that patch_size."
-        )
-    return convolution.weight[:, :, 0, 0].numel() * height * width
-
-
-def _head_macs(model: Any) -> tuple[int, int]:
-    """(per token read, per image) of pooling and classifier."""
-    classifier = linear_macs(model.head, getattr(model, "head_dist", None))
-    if model.attn_pool is not None:
-        per_token, per_image = _attention_pool_macs(model.attn_pool)
-        return per_token, per_image + classifier
-    return (classifier, 0) if model.global_pool == "" else (0, classifier)
-
-
-def _attention_pool_macs(pool: Any) -> tuple[int, int]:
-    """(per token read, per image) of timm's latent attention pooling."""
-    width = pool.kv.out_features // 2
-    per_token = pool.kv.weight.numel() + 2 * pool.latent_len * width
-    return per_token, pool.latent_len * linear_macs(pool.q, pool.proj, pool.mlp)
 
 
 def _who(model: Any) -> str:

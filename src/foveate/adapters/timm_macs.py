@@ -1,0 +1,62 @@
+"""Multiply-accumulates of the parts of timm's VisionTransformer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from timm.layers import PatchEmbed
+from torch import nn
+
+from foveate.adapters.base import linear_macs
+from foveate.cost import BlockShape
+
+
+def block_shape(block: Any) -> BlockShape:
+    attn = block.attn
+    third = attn.qkv.weight.numel() // 3
+    return BlockShape(
+        dim=attn.qkv.in_features,
+        heads=attn.num_heads,
+        head_dim=attn.qkv.out_features // 3 // attn.num_heads,
+        query_macs=third + linear_macs(getattr(attn, "gate", None)),
+        key_value_macs=2 * third,
+        proj_macs=linear_macs(attn.proj),
+        mlp_macs=linear_macs(block.mlp),
+    )
+
+
+def stem_macs(embed: PatchEmbed) -> int:
+    """Multiply-accumulates per patch of one convolution, or of several that end in patches."""
+    total, stride = 0, 1
+    for layer in embed.proj.modules():
+        if isinstance(layer, nn.Conv2d):
+            stride *= layer.stride[0]
+            total += layer.weight.numel() * (embed.patch_size[0] // stride) * (embed.patch_size[1] // stride)
+    return total
+
+
+def stem_macs_of_patches(model: Any, height: int, width: int) -> int:
+    """The same with patches of another size, which cost more or less to embed."""
+    convolution = model.patch_embed.proj
+    if not isinstance(convolution, nn.Conv2d):
+        raise ValueError(
+            f"The stem of this {type(model).__name__} cannot make patches of another size; got {height} x {width}. "
+            "Build the model with that patch_size."
+        )
+    return convolution.weight[:, :, 0, 0].numel() * height * width
+
+
+def head_macs(model: Any) -> tuple[int, int]:
+    """(per token read, per image) of pooling and classifier."""
+    classifier = linear_macs(model.head, getattr(model, "head_dist", None))
+    if model.attn_pool is not None:
+        per_token, per_image = _attention_pool_macs(model.attn_pool)
+        return per_token, per_image + classifier
+    return (classifier, 0) if model.global_pool == "" else (0, classifier)
+
+
+def _attention_pool_macs(pool: Any) -> tuple[int, int]:
+    """(per token read, per image) of timm's latent attention pooling."""
+    width = pool.kv.out_features // 2
+    per_token = pool.kv.weight.numel() + 2 * pool.latent_len * width
+    return per_token, pool.latent_len * linear_macs(pool.q, pool.proj, pool.mlp)
