@@ -1,11 +1,13 @@
 """``foveate speed``: what it prints; never how fast anything is."""
 
 import json
+import re
 
 import pytest
 import timm
 
 import foveate as fv
+from foveate.cli import output
 from foveate.cli import speed as command
 from foveate.cli.main import main
 
@@ -61,6 +63,25 @@ def test_progress_goes_to_a_terminal_s_stderr_only(monkeypatch, capsys):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     assert main(["speed", *QUICK, "--method", "tome", "--json"]) == 0
     json.loads(capsys.readouterr().out)
+
+
+def test_progress_without_a_terminal_is_a_line_a_minute(monkeypatch, capsys):
+    assert main(["speed", *QUICK, "--method", "tome"]) == 0
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(output, "EVERY_SECONDS", 0.0)
+    assert main(["speed", *QUICK, "--method", "tome"]) == 0
+    captured = capsys.readouterr()
+    assert re.search(r"^foveate: tome.*, batch 1: 1 of \d+$", captured.err, re.MULTILINE)
+    assert "batch 1: 1 of" not in captured.out
+
+
+def test_lines_of_progress_are_a_minute_apart_over_all_phases(monkeypatch, capsys):
+    now = iter([0.0, 59.0, 60.0, 60.0, 119.0, 121.0, 121.0])
+    monkeypatch.setattr(output.time, "monotonic", lambda: next(now))
+    lines = output.ProgressLines()
+    for phase, done, total in [("a", 1, 9), ("a", 2, None), ("b", 1, 9), ("c", 3, 9)]:
+        lines.advance(phase, done, total)
+    assert capsys.readouterr().err == "foveate: a: 2\nfoveate: c: 3 of 9\n"
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bars
 from torch import nn
 
 from foveate.adapters import find_adapter
@@ -23,7 +19,7 @@ from foveate.report.compare import Comparison, Entry, compare
 from foveate.report.compare.candidates import DEFAULT_BUDGETS, read_budgets, read_methods
 from foveate.report.compare.figure import DEMONSTRATION, INTERRUPTED
 from foveate.report.compare.saving import PAGE, PARTIAL, RESULTS, TABLE, as_document, check_writable
-from foveate.report.compare.settings import DEFAULT_SECONDS, Progress
+from foveate.report.compare.settings import DEFAULT_SECONDS
 from foveate.report.rounding import floored
 from foveate.train.classifier import predicted_classes
 
@@ -128,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
     model = None if args.model is None else asked_model(args)
     if (args.out / PARTIAL).is_file() and not args.resume:
         tell(f"{args.out / PARTIAL} of an interrupted run is begun anew; --resume would have gone on.")
-    with phases() as progress:
+    with output.phases() as progress:
         comparison = compare(model, args.data, progress=progress, store=args.out, **options(args, model))
     comparison.save(args.out)
     if args.json:
@@ -177,24 +173,6 @@ def named_classes(args: argparse.Namespace, model: nn.Module) -> list[str] | Non
     if names is not None and len(names) != predicted:
         raise ValueError(f"{len(names)} classes are named, and {args.model} predicts {predicted}.")
     return names
-
-
-@contextmanager
-def phases() -> Iterator[Progress | None]:
-    """A bar on stderr for each phase of a comparison, where somebody looks at it."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
-        tasks: dict[str, Any] = {}
-
-        def advance(phase: str, done: int, total: int | None) -> None:
-            if phase not in tasks:
-                tasks[phase] = bars.add_task(phase, total=total)
-            bars.update(tasks[phase], completed=done, total=total)
-
-        yield advance
 
 
 def tell(text: str) -> None:

@@ -118,7 +118,7 @@ def class_names(args: argparse.Namespace) -> list[str] | None:
 
 
 def evaluate_with_bar(models: dict[str, nn.Module], loader: Loader, args: argparse.Namespace) -> dict[str, Figures]:
-    """Evaluate, with a bar on stderr where somebody looks at it."""
+    """Evaluate, with progress on stderr."""
     batches = loader.epoch(0)
     if args.limit is not None:
         batches = (batch for batch, _ in zip(batches, range(args.limit), strict=False))
@@ -128,10 +128,9 @@ def evaluate_with_bar(models: dict[str, nn.Module], loader: Loader, args: argpar
     def advance(number: int) -> None:
         nonlocal done
         done += number
-        if bar is not None:
-            bar(done, total or done)
+        progress("images", done, total)
 
-    with output.progress_bar("images") as bar:
+    with output.phases() as progress:
         return evaluate_side_by_side(models, batches, torch.device(args.device), advance)
 
 

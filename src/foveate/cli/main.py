@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Sequence
 
 import foveate
-from foveate.cli import compare, cost, evaluate, methods, recipes, show, speed, tables, train
+from foveate.cli import compare, cost, evaluate, methods, output, recipes, show, speed, tables, train
 from foveate.cli.arguments import Parser
 
 DESCRIPTION = "Vision transformers that keep fewer tokens: what that costs, what it gains, and how it looks."
@@ -67,6 +67,7 @@ def _run(arguments: list[str]) -> int:
     if args.run is None:
         parser.print_help()
         return 0
+    output.LINES.begin()
     return args.run(args)
 
 

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import groupby
 
 from rich import box
 from rich.console import Console
 from rich.measure import Measurement
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
 from rich.table import Table
 
+from foveate.report.compare.settings import Progress
 from foveate.report.speed import Progress as ReportProgress
 
 UNBOUNDED = 1000  # columns of a file or a pipe, where nothing needs to wrap
 NARROWEST_TEXT = 12  # columns of a text that wraps
+EVERY_SECONDS = 60.0  # between lines of progress in a file or a pipe: a short command leaves none
 
 
 class PipeAwareConsole(Console):
@@ -71,15 +76,47 @@ def print_listing(noun: str, entries: Mapping[str, str], as_json: bool) -> None:
 
 
 @contextmanager
-def progress_bar(label: str) -> Iterator[ReportProgress | None]:
-    """A callback that draws progress on stderr; None where stderr is no terminal."""
+def phases() -> Iterator[Progress]:
+    """A callback that draws a bar on stderr for each phase, or prints a line a minute where stderr is no terminal."""
     if not sys.stderr.isatty():
-        yield None
+        yield LINES.advance
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def advance(phase: str, done: int, total: int | None) -> None:
+            if phase not in tasks:
+                tasks[phase] = bars.add_task(phase, total=total)
+            bars.update(tasks[phase], completed=done, total=total)
+
+        yield advance
+
+
+@contextmanager
+def progress_bar(label: str) -> Iterator[ReportProgress]:
+    """The same for work of one phase."""
+    with phases() as advance:
+        yield partial(advance, label)
+
+
+class ProgressLines:
+    """Progress for a log, where bars would be noise."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """A command begins now."""
+        self._said = time.monotonic()
+
+    def advance(self, phase: str, done: int, total: int | None) -> None:
+        if time.monotonic() - self._said >= EVERY_SECONDS:
+            self._said = time.monotonic()
+            print(f"foveate: {phase}: {done}{'' if total is None else f' of {total}'}", file=sys.stderr, flush=True)
+
+
+LINES = ProgressLines()  # one for the whole command, or one of many short phases would never say a word
 
 
 def run_lengths(values: Sequence[int]) -> str:
