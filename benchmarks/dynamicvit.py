@@ -13,18 +13,24 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
 
 import torch
-from evit_recovery import top1
-from imagenette import SHORT, class_file, data, folder, parser, say, ten_way, ten_way_vit_tiny, train
-from photographs import vit_tiny
-from torch.nn.functional import cross_entropy
+from imagenette import (
+    SHORT,
+    Images,
+    class_file,
+    folder,
+    images,
+    parser,
+    pretrained,
+    say,
+    ten_way,
+    ten_way_vit_tiny,
+    train,
+)
 
 import foveate as fv
 from foveate.adapters import reduction_of
-from foveate.data import Batch, Loader, open_data
-from foveate.data.preprocessing import Preprocessing
 from foveate.train.dynamic import kept_shares
 
 SITES = (3, 6, 9)
@@ -40,17 +46,19 @@ OPTIONS = {
 def main() -> None:
     made = parser(__doc__ or "", steps=560)
     made.add_argument("--rho", type=float, default=0.7)
+    made.add_argument("--size", type=int, default=160, help="pixels of an image's side (default: 160)")
     made.add_argument("--thousand", action="store_true", help="keep ImageNet's thousand classes while training")
     for name, (value, _, text) in OPTIONS.items():
         made.add_argument(f"--{name}", type=float, default=value, help=f"{text} (default: {value:g})")
     args = made.parse_args()
     schedule = fv.KeepRate(args.rho, blocks=SITES)
-    untrained = fv.reduce_(ten_way_vit_tiny(), fv.DynamicViT(), schedule)
+    untrained = fv.reduce_(ten_way_vit_tiny(args.size), fv.DynamicViT(), schedule)
     reduction = reduction_of(untrained)
     assert reduction is not None
     counts = list(reduction.plan.counts)
     with folder(args.out) as place:
-        start = fv.save(vit_tiny() if args.thousand else ten_way_vit_tiny(), place / "start")
+        judges = images(args, place)
+        start = fv.save(pretrained(args.size) if args.thousand else ten_way_vit_tiny(args.size), place / "start")
         told = [f"model.name={start}", *SHORT, "objective.frozen_epochs=0.2"]
         told += [f"data.classes={class_file(place)}"] if args.thousand else []
         told += [f"{path}={getattr(args, name.replace('-', '_'))}" for name, (_, path, _) in OPTIONS.items()]
@@ -58,33 +66,24 @@ def main() -> None:
         print(json.dumps([line["train"] for line in outcome.history]))
         trained = fv.load(place / "run" / "model")
         trained = ten_way(trained) if args.thousand else trained
-        kept = kept_ratios(trained)
+        kept = kept_ratios(trained, judges)
         targets = [round(args.rho**stage, 4) for stage in (1, 2, 3)]
         say(kept=kept, targets=targets, within=round(max(abs(k - t) for k, t in zip(kept, targets, strict=True)), 4))
-        models = {"trained": trained, "untrained_predictor": untrained, "unreduced": ten_way_vit_tiny()}
-        models["topk"] = fv.reduce_(ten_way_vit_tiny(), fv.TopK(), fv.Keep(counts))
+        models = {"trained": trained, "untrained_predictor": untrained, "unreduced": ten_way_vit_tiny(args.size)}
+        models["topk"] = fv.reduce_(ten_way_vit_tiny(args.size), fv.TopK(), fv.Keep(counts))
         models["trained_pruned_by_topk"] = fv.reduce_(fv.restore_(copy.deepcopy(trained)), fv.TopK(), fv.Keep(counts))
-        say(top1={name: top1(model) for name, model in models.items()})
-        say(cross_entropy={name: round(mean_cross_entropy(model), 4) for name, model in models.items()})
+        verdicts = {name: judges.judge(model) for name, model in models.items()}
+        say(top1={name: verdict.top1 for name, verdict in verdicts.items()}, images=len(verdicts["topk"].right))
+        say(cross_entropy={name: round(verdict.cross_entropy, 4) for name, verdict in verdicts.items()})
+        others = {name: verdict for name, verdict in verdicts.items() if name != "trained"}
+        say(trained_against={name: verdicts["trained"].against(verdict) for name, verdict in others.items()})
 
 
-@torch.inference_mode()
-def mean_cross_entropy(model: torch.nn.Module) -> float:
-    """Over validation images: where accuracies differ by an image or two, it says more."""
-    losses = [cross_entropy(model(batch.images), batch.labels, reduction="none") for batch in validation(model)]
-    return torch.cat(losses).mean().item()
-
-
-def kept_ratios(model: torch.nn.Module) -> list[float]:
-    """Shares of tokens that the predictors keep by chance, as in training, over validation images."""
+def kept_ratios(model: torch.nn.Module, judges: Images) -> list[float]:
+    """Shares of tokens that the predictors keep by chance, as in training."""
     torch.manual_seed(0)
-    shares = torch.cat([kept_shares(model, batch.images) for batch in validation(model)], dim=1)
+    shares = torch.cat([kept_shares(model, batch.images) for batch in judges.batches(model)], dim=1)
     return [round(share, 4) for share in shares.mean(dim=1).tolist()]
-
-
-def validation(model: torch.nn.Module) -> Iterator[Batch]:
-    transform = Preprocessing.of(model).evaluation()
-    return Loader(open_data(data(), "val"), transform, 50, seed=0, train=False).epoch(0)
 
 
 if __name__ == "__main__":

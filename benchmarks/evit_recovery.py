@@ -10,15 +10,9 @@ how much of a gain is the data's.
 
 from __future__ import annotations
 
-import torch
-from imagenette import SHORT, class_file, data, folder, parser, say, ten_way, ten_way_vit_tiny, train
-from photographs import vit_tiny
-from torch import nn
+from imagenette import SHORT, class_file, folder, images, parser, pretrained, say, ten_way, ten_way_vit_tiny, train
 
 import foveate as fv
-from foveate.data import Loader, open_data
-from foveate.data.preprocessing import Preprocessing
-from foveate.train.evaluate import evaluate_side_by_side
 
 
 def main() -> None:
@@ -30,9 +24,10 @@ def main() -> None:
     args = made.parse_args()
     schedule = fv.KeepRate(args.keep, blocks=(3, 6, 9))
     with folder(args.out) as place:
+        top1 = images(args, place).top1
         before = top1(ten_way_vit_tiny())
         without = top1(fv.reduce_(ten_way_vit_tiny(), fv.EViT(), schedule))
-        start = fv.save(vit_tiny(), place / "start")
+        start = fv.save(pretrained(), place / "start")
         told = (f"model.name={start}", f"data.classes={class_file(place)}", *SHORT, f"optimiser.lr={args.lr}")
         warm = (f"reduction.keep_rate={args.keep}", "reduction.warmup_start=0", "reduction.warmup_epochs=0.3")
         train("evit-finetune", place / "tuned", args, *told, *warm, f"objective.self_kl={args.kl}")
@@ -43,14 +38,6 @@ def main() -> None:
             plain = ("reduction.method=none", "reduction.warmup_start=0", "reduction.warmup_epochs=0")
             train("evit-finetune", place / "control", args, *told, *plain, f"objective.self_kl={args.kl}")
             say(unreduced_tuned=top1(ten_way(fv.load(place / "control" / "model"))))
-
-
-def top1(model: nn.Module) -> float:
-    val = open_data(data(), "val")
-    loader = Loader(val, Preprocessing.of(model).evaluation(), 50, seed=0, train=False)
-    figures = evaluate_side_by_side({"model": model}, loader.epoch(0), torch.device("cpu"))["model"]
-    assert figures.top1 is not None
-    return figures.top1
 
 
 if __name__ == "__main__":

@@ -8,8 +8,7 @@ the counts that were found, and with an equal share at blocks 3, 6 and 9 at the 
 
 from __future__ import annotations
 
-from evit_recovery import top1
-from imagenette import SHORT, folder, parser, say, ten_way_vit_tiny, train
+from imagenette import SHORT, folder, images, parser, say, ten_way_vit_tiny, train
 
 import foveate as fv
 
@@ -19,6 +18,7 @@ def main() -> None:
     made.add_argument("--mass", type=float, default=0.6)
     args = made.parse_args()
     with folder(args.out) as place:
+        top1 = images(args, place).top1
         start = fv.save(ten_way_vit_tiny(), place / "start")
         search = (f"objective.mass={args.mass}", "objective.retention_lr=0.03", "data.val=")
         outcome = train("power-search", place / "search", args, f"model.name={start}", *search, *SHORT)
