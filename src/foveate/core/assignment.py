@@ -240,7 +240,7 @@ def _stretch_joined(rows: Tensor, slot: Tensor, own: Tensor, others: Tensor, wei
     A slot that several tokens join comes up several times here, and is stretched in as many equal parts.
     """
     by_slot = torch.cat([(others - own) * weight, torch.ones_like(own)], dim=1)
-    by_slot = own.new_zeros(len(rows), 2).index_add(0, slot, by_slot.to(own.dtype)).index_select(0, slot)
+    by_slot = own.new_zeros(rows.shape[0], 2).index_add(0, slot, by_slot.to(own.dtype)).index_select(0, slot)
     wanted, parts = own + by_slot[:, :1], by_slot[:, 1:]
     mean = rows.index_select(0, slot)
     # where tokens cancel out, what is left has no direction worth a thousandfold stretch

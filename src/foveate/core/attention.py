@@ -76,7 +76,8 @@ def attend_and_score(
 
 def _attend_and_score(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, dropout: float) -> Scored:
     """A block of queries at a time where the images are large."""
-    rows = max(1, STREAM_ELEMENTS // max(1, q.shape[0] * q.shape[1] * k.shape[2]))
+    images = 1 if torch.compiler.is_compiling() else q.shape[0]  # a graph serves any batch
+    rows = max(1, STREAM_ELEMENTS // max(1, images * q.shape[1] * k.shape[2]))
     outputs, received, first_row = [], torch.zeros((), device=q.device), None
     for start in range(0, q.shape[2], rows):
         part = slice(start, start + rows)

@@ -55,12 +55,13 @@ def find_peaks(x: Tensor, k: int, valid: Tensor | None = None, tile: int = TILE)
     square = torch.linalg.vecdot(x, x)
     if valid is not None:
         square = square.masked_fill(~valid, torch.inf)  # so that they are far from everything
-    images = max(1, tile // n**2)
-    parts = [
-        _peaks_of_few(x[i : i + images], square[i : i + images], k, tile if n**2 > tile else None)
-        for i in range(0, b, images)
-    ]
-    peaks = parts[0] if len(parts) == 1 else Peaks(*map(torch.cat, zip(*parts, strict=True)))
+    tiled = tile if n**2 > tile else None
+    if torch.compiler.is_compiling():  # a graph serves any batch
+        peaks = _peaks_of_few(x, square, k, tiled)
+    else:
+        images = max(1, tile // n**2)
+        parts = [_peaks_of_few(x[i : i + images], square[i : i + images], k, tiled) for i in range(0, b, images)]
+        peaks = parts[0] if len(parts) == 1 else Peaks(*map(torch.cat, zip(*parts, strict=True)))
     return peaks if valid is None else peaks._replace(decision=peaks.decision.masked_fill(~valid, -torch.inf))
 
 
@@ -74,7 +75,7 @@ def _peaks_of_few(x: Tensor, square: Tensor, k: int, tile: int | None) -> Peaks:
         distance, denser = _nearest_denser_in(table, order)
     else:
         rows = max(ROWS, tile // n)
-        memory = x.new_empty(len(x) * rows * n)  # for all tiles: asking for each anew would leave holes between them
+        memory = x.new_empty(x.shape[0] * rows * n)  # for all tiles: asking for each anew would leave holes
         log_density = torch.empty_like(square)
         for part in (slice(start, min(n, start + rows)) for start in range(0, n, rows)):
             found = _distances(x[:, part], square[:, part], x, square, memory)
@@ -190,7 +191,8 @@ def _nearest_centre(x: Tensor, member: Tensor, wanted: Tensor) -> Tensor:
     centres = take(x, member)
     empty = torch.arange(member.shape[1], device=x.device).unsqueeze(0) >= wanted
     square = torch.linalg.vecdot(centres, centres).masked_fill(empty, torch.inf).unsqueeze(2)
-    rows = max(ROWS, TILE // max(1, member.numel()))
+    images = 1 if torch.compiler.is_compiling() else member.shape[0]  # a graph serves any batch
+    rows = max(ROWS, TILE // max(1, images * member.shape[1]))
     parts = [
         torch.baddbmm(square, centres, x[:, i : i + rows].transpose(1, 2), alpha=-2).min(dim=1).indices
         for i in range(0, x.shape[1], rows)
