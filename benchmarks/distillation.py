@@ -1,17 +1,24 @@
 """Task-agnostic distillation into EViT: does it help, and do patch tokens help more than the class token alone?
 
-    FOVEATE_ASSETS=... python benchmarks/distillation.py [--steps 1600] [--keep 0.7 0.5] [--out DIR]
+    FOVEATE_ASSETS=... python benchmarks/distillation.py [--steps 2200] [--keep 0.7 0.5] [--out DIR]
 
 A pretrained ViT-Tiny teaches a smaller EViT student on Imagenette's training images, at 128 px, without their labels; a
 linear classifier is then trained on the frozen student. The student from scratch is trained with labels for as many
-steps as both together. Validation accuracy is that of the best epoch, as in the paper.
+steps as both together, of as many images. Accuracy is that of the best epoch, as in the paper. Keep rates run side by
+side, each with its share of the cores; their progress is in DIR/keep-*.log.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import redirect_stderr
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
+import torch
 from imagenette import folder, parser, pretrained, say, train
 
 import foveate as fv
@@ -24,7 +31,7 @@ SHORT = ("augmentation.scale=0.5,1", "optimiser.clip_norm=1")  # of a tenth of a
 
 
 def main() -> None:
-    made = parser(__doc__ or "", steps=1600, batch_size=16)
+    made = parser(__doc__ or "", steps=2200, batch_size=16)
     made.add_argument("--keep", type=float, nargs="+", default=[0.7, 0.5])
     made.add_argument("--kinds", nargs="+", default=["scratch", "class", "all"], choices=("scratch", "class", "all"))
     made.add_argument("--lr", type=float, default=4e-4, help="of a distillation (default: %(default)s)")
@@ -33,14 +40,25 @@ def main() -> None:
     )
     made.add_argument("--patch-weight", type=float, default=4.0)
     args = made.parse_args()
+    threads = max(1, (os.cpu_count() or 1) // len(args.keep))
     with folder(args.out) as place:
-        teacher = fv.save(pretrained(SIZE), place / "teacher")
-        for keep in args.keep:
-            if "scratch" in args.kinds:
-                scratch = from_scratch(place / f"scratch-{keep}", args, keep)
-                say(keep=keep, start="scratch", steps=args.steps + PROBE_STEPS, top1=scratch)
-            for kind in (kind for kind in args.kinds if kind != "scratch"):
-                loss, top1 = distilled(place / f"{kind}-{keep}", teacher, args, keep, kind)
+        fv.save(pretrained(SIZE), place / "teacher")
+        print(f"Progress: {place}/keep-*.log", flush=True)
+        workers = ProcessPoolExecutor(len(args.keep), get_context("spawn"), torch.set_num_threads, (threads,))
+        with workers:
+            list(workers.map(partial(all_starts, place, args), args.keep))
+
+
+def all_starts(place: Path, args: argparse.Namespace, keep: float) -> None:
+    """Students of one keep rate, one after the other."""
+    with (place / f"keep-{keep}.log").open("a", buffering=1) as log, redirect_stderr(log):
+        for kind in args.kinds:
+            print(f"{kind}:", file=log)
+            if kind == "scratch":
+                top1 = from_scratch(place / f"scratch-{keep}", args, keep)
+                say(keep=keep, start="scratch", steps=args.steps + PROBE_STEPS, top1=top1)
+            else:
+                loss, top1 = distilled(place / f"{kind}-{keep}", place / "teacher", args, keep, kind)
                 say(keep=keep, start=f"distil {kind}", steps=args.steps, probe=PROBE_STEPS, loss=loss, top1=top1)
 
 

@@ -37,7 +37,7 @@ SITES = (3, 6, 9)
 OPTIONS = {
     "lr": (2e-3, "optimiser.lr", "learning rate of the predictors"),
     "backbone-lr": (0.005, "objective.backbone_lr", "the backbone's, as a multiple of it; the paper's is 0.01"),
-    "ratio-weight": (20.0, "objective.ratio_weight", "of the loss on the share of kept tokens; the paper's is 2"),
+    "ratio-weight": (60.0, "objective.ratio_weight", "of the loss on the share of kept tokens; the paper's is 2"),
     "kl-weight": (0.5, "objective.kl_weight", "of the teacher's prediction; the paper's"),
     "token-weight": (0.1, "objective.token_weight", "of the teacher's tokens; the paper's is 0.5"),
 }
