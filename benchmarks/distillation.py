@@ -1,6 +1,6 @@
 """Task-agnostic distillation into EViT: does it help, and do patch tokens help more than the class token alone?
 
-    FOVEATE_ASSETS=... python benchmarks/distillation.py [--steps 2200] [--keep 0.7 0.5] [--out DIR]
+    FOVEATE_ASSETS=... python benchmarks/distillation.py [--steps 2100] [--keep 0.7 0.5] [--out DIR]
 
 A pretrained ViT-Tiny teaches a smaller EViT student on Imagenette's training images, at 128 px, without their labels; a
 linear classifier is then trained on the frozen student. The student from scratch is trained with labels for as many
@@ -31,7 +31,7 @@ SHORT = ("augmentation.scale=0.5,1", "optimiser.clip_norm=1")  # of a tenth of a
 
 
 def main() -> None:
-    made = parser(__doc__ or "", steps=2200, batch_size=16)
+    made = parser(__doc__ or "", steps=2100, batch_size=16)
     made.add_argument("--keep", type=float, nargs="+", default=[0.7, 0.5])
     made.add_argument("--kinds", nargs="+", default=["scratch", "class", "all"], choices=("scratch", "class", "all"))
     made.add_argument("--lr", type=float, default=4e-4, help="of a distillation (default: %(default)s)")
