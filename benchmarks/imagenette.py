@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import json
 import tempfile
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from torch.nn.functional import cross_entropy
 from foveate.data import Batch, Loader, open_data
 from foveate.data.preprocessing import Preprocessing
 from foveate.models.by_name import load_model
+from foveate.storage import write_text
 from foveate.train.config import override
 from foveate.train.loop import Outcome, Run
 from foveate.train.progress import Reporter
@@ -120,8 +122,9 @@ def held_out(path: Path) -> Path:
     for folder in sorted(Path(data(), "train").iterdir()):
         files = sorted(file.absolute() for file in folder.iterdir())
         rows += [(str(file), folder.name, "train" if n % 5 else "fresh") for n, file in enumerate(files)]
-    with path.open("w", newline="") as table:
-        csv.writer(table).writerows(rows)
+    table = io.StringIO(newline="")
+    csv.writer(table).writerows(rows)
+    write_text(path, table.getvalue())  # whole or not at all: runs side by side read it
     return path
 
 
