@@ -19,7 +19,8 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import torch
-from imagenette import folder, parser, pretrained, say, train
+from imagenette import folder, parser, say, train
+from photographs import vit_tiny
 
 import foveate as fv
 
@@ -42,7 +43,7 @@ def main() -> None:
     args = made.parse_args()
     threads = max(1, (os.cpu_count() or 1) // len(args.keep))
     with folder(args.out) as place:
-        fv.save(pretrained(SIZE), place / "teacher")
+        fv.save(vit_tiny(SIZE), place / "teacher")
         print(f"Progress: {place}/keep-*.log", flush=True)
         workers = ProcessPoolExecutor(len(args.keep), get_context("spawn"), torch.set_num_threads, (threads,))
         with workers:

@@ -23,12 +23,12 @@ from imagenette import (
     folder,
     images,
     parser,
-    pretrained,
     say,
     ten_way,
     ten_way_vit_tiny,
     train,
 )
+from photographs import vit_tiny
 
 import foveate as fv
 from foveate.adapters import reduction_of
@@ -59,7 +59,7 @@ def main() -> None:
     counts = list(reduction.plan.counts)
     with folder(args.out) as place:
         judges = images(args, place)
-        start = fv.save(pretrained(args.size) if args.thousand else ten_way_vit_tiny(args.size), place / "start")
+        start = fv.save(vit_tiny(args.size) if args.thousand else ten_way_vit_tiny(args.size), place / "start")
         told = [f"model.name={start}", *SHORT, "objective.frozen_epochs=0.2"]
         told += [f"data.classes={class_file(place)}"] if args.thousand else []
         told += [f"{path}={getattr(args, name.replace('-', '_'))}" for name, (_, path, _) in OPTIONS.items()]

@@ -10,7 +10,8 @@ how much of a gain is the data's.
 
 from __future__ import annotations
 
-from imagenette import SHORT, class_file, folder, images, parser, pretrained, say, ten_way, ten_way_vit_tiny, train
+from imagenette import SHORT, class_file, folder, images, parser, say, ten_way, ten_way_vit_tiny, train
+from photographs import vit_tiny
 
 import foveate as fv
 
@@ -27,7 +28,7 @@ def main() -> None:
         top1 = images(args, place).top1
         before = top1(ten_way_vit_tiny())
         without = top1(fv.reduce_(ten_way_vit_tiny(), fv.EViT(), schedule))
-        start = fv.save(pretrained(), place / "start")
+        start = fv.save(vit_tiny(), place / "start")
         told = (f"model.name={start}", f"data.classes={class_file(place)}", *SHORT, f"optimiser.lr={args.lr}")
         warm = (f"reduction.keep_rate={args.keep}", "reduction.warmup_start=0", "reduction.warmup_epochs=0.3")
         train("evit-finetune", place / "tuned", args, *told, *warm, f"objective.self_kl={args.kl}")

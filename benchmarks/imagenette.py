@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from photographs import assets
+from photographs import assets, vit_tiny
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from foveate.data import Batch, Loader, open_data
 from foveate.data.preprocessing import Preprocessing
-from foveate.models.by_name import load_model
 from foveate.storage import write_text
 from foveate.train.config import override
 from foveate.train.loop import Outcome, Run
@@ -128,15 +127,9 @@ def held_out(path: Path) -> Path:
     return path
 
 
-def pretrained(size: int = 224) -> Any:
-    """The pretrained ViT-Tiny, for images of that size."""
-    weights = assets() / "vit_tiny" / "model.safetensors"
-    return load_model("vit_tiny_patch16_224", weights=weights, options={"img_size": size}).eval()
-
-
 def ten_way_vit_tiny(size: int = 224) -> Any:
     """The pretrained ViT-Tiny with the ten rows of its classifier that Imagenette needs."""
-    return ten_way(pretrained(size))
+    return ten_way(vit_tiny(size))
 
 
 def ten_way(model: Any) -> Any:

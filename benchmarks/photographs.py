@@ -6,13 +6,14 @@ import csv
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
-import timm
 import torch
 from PIL import Image
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torchvision.transforms.functional import pil_to_tensor
+
+from foveate.models.by_name import load_model
 
 
 def assets() -> Path:
@@ -33,10 +34,10 @@ def photographs(folder: Path, limit: int | None) -> tuple[Tensor, Tensor]:
     return images, torch.tensor([int(row["label"]) for row in rows])
 
 
-def vit_tiny() -> nn.Module:
-    model = timm.create_model("vit_tiny_patch16_224").eval()
-    model.load_state_dict(load_file(assets() / "vit_tiny" / "model.safetensors"))
-    return model
+def vit_tiny(size: int = 224) -> Any:
+    """The pretrained ViT-Tiny, for images of that size."""
+    weights = assets() / "vit_tiny" / "model.safetensors"
+    return load_model("vit_tiny_patch16_224", weights=weights, options={"img_size": size}).eval()
 
 
 @torch.inference_mode()
