@@ -1,7 +1,7 @@
 """Short training runs on the Imagenette folder under FOVEATE_ASSETS, for benchmarks.
 
 Settings of these scripts were chosen on the 600 images of `val`, which therefore cannot confirm them. By default a
-fifth of the training images, which no setting was chosen on, is held out and judges (`--on fresh`).
+fifth of the training images is held out and judges (`--on fresh`); what was looked at there before, LOG.md says.
 """
 
 from __future__ import annotations
