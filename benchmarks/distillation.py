@@ -1,11 +1,11 @@
 """Task-agnostic distillation into EViT: does it help, and do patch tokens help more than the class token alone?
 
-    FOVEATE_ASSETS=... python benchmarks/distillation.py [--steps 2100] [--keep 0.7 0.5] [--out DIR]
+    FOVEATE_ASSETS=... python benchmarks/distillation.py [--steps 2000] [--keep 0.7 0.5] [--out DIR]
 
 A pretrained ViT-Tiny teaches a smaller EViT student on Imagenette's training images, at 128 px, without their labels; a
 linear classifier is then trained on the frozen student. The student from scratch is trained with labels for as many
-steps as both together, of as many images. Accuracy is that of the best epoch, as in the paper. Keep rates run side by
-side, each with its share of the cores; their progress is in DIR/keep-*.log.
+steps as both together, of as many images. Accuracy is that of the best epoch, as in the paper. Students learn side by
+side, each with its share of the cores; their progress is in DIR/*.log.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stderr
 from functools import partial
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -28,39 +29,41 @@ SIZE = 128  # pixels, where the teacher still tells 92 % of the validation image
 STUDENT = {"img_size": SIZE, "depth": 4}  # of the teacher's twelve blocks
 SITES = "1,2,3"
 PROBE_STEPS = 400
+KINDS = ("all", "class", "scratch")  # the longest first, so that no core waits long for the last
 SHORT = ("augmentation.scale=0.5,1", "optimiser.clip_norm=1")  # of a tenth of an image few steps learn too little
 
 
 def main() -> None:
-    made = parser(__doc__ or "", steps=2100, batch_size=16)
+    made = parser(__doc__ or "", steps=2000, batch_size=16)
     made.add_argument("--keep", type=float, nargs="+", default=[0.7, 0.5])
-    made.add_argument("--kinds", nargs="+", default=["scratch", "class", "all"], choices=("scratch", "class", "all"))
+    made.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
     made.add_argument("--lr", type=float, default=4e-4, help="of a distillation (default: %(default)s)")
     made.add_argument(
         "--scratch-lr", type=float, default=3e-4, help="of the student from scratch (default: %(default)s)"
     )
     made.add_argument("--patch-weight", type=float, default=4.0)
     args = made.parse_args()
-    threads = max(1, (os.cpu_count() or 1) // len(args.keep))
+    students = list(product(args.kinds, args.keep))
+    cores = os.cpu_count() or 1
+    together = min(cores, len(students))
     with folder(args.out) as place:
         fv.save(vit_tiny(SIZE), place / "teacher")
-        print(f"Progress: {place}/keep-*.log", flush=True)
-        workers = ProcessPoolExecutor(len(args.keep), get_context("spawn"), torch.set_num_threads, (threads,))
+        print(f"Progress: {place}/*.log", flush=True)
+        workers = ProcessPoolExecutor(together, get_context("spawn"), torch.set_num_threads, (cores // together,))
         with workers:
-            list(workers.map(partial(all_starts, place, args), args.keep))
+            list(workers.map(partial(learn, place, args), students))
 
 
-def all_starts(place: Path, args: argparse.Namespace, keep: float) -> None:
-    """Students of one keep rate, one after the other."""
-    with (place / f"keep-{keep}.log").open("a", buffering=1) as log, redirect_stderr(log):
-        for kind in args.kinds:
-            print(f"{kind}:", file=log)
-            if kind == "scratch":
-                top1 = from_scratch(place / f"scratch-{keep}", args, keep)
-                say(keep=keep, start="scratch", steps=args.steps + PROBE_STEPS, top1=top1)
-            else:
-                loss, top1 = distilled(place / f"{kind}-{keep}", place / "teacher", args, keep, kind)
-                say(keep=keep, start=f"distil {kind}", steps=args.steps, probe=PROBE_STEPS, loss=loss, top1=top1)
+def learn(place: Path, args: argparse.Namespace, chosen: tuple[str, float]) -> None:
+    """One student, from its start to its accuracy."""
+    kind, keep = chosen
+    with (place / f"{kind}-{keep}.log").open("a", buffering=1) as log, redirect_stderr(log):
+        if kind == "scratch":
+            top1 = from_scratch(place / f"scratch-{keep}", args, keep)
+            say(keep=keep, start="scratch", steps=args.steps + PROBE_STEPS, top1=top1)
+        else:
+            loss, top1 = distilled(place / f"{kind}-{keep}", place / "teacher", args, keep, kind)
+            say(keep=keep, start=f"distil {kind}", steps=args.steps, probe=PROBE_STEPS, loss=loss, top1=top1)
 
 
 def student(keep: float) -> list[str]:
