@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
 from foveate.adapters import CHILD, Keeper, find_keeper, keeper_for, reduction_of
 from foveate.api import reduce_, restore_
@@ -42,8 +42,7 @@ def save(model: nn.Module, directory: str | os.PathLike[str]) -> Path:
     weights = folder / f"model-{secrets.token_hex(4)}.safetensors"
     manifest = {"format": FORMAT, "weights": weights.name, "model": _checked_recipe(keeper, model), **how}
     tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in model.state_dict().items()}
-    save_file(tensors, weights)
-    force_to_disk(weights)  # before the manifest that names them
+    write_tensors(weights, tensors)  # before the manifest that names them
     write_text(folder / MANIFEST, json.dumps(manifest, indent=2))
     for old in folder.iterdir():
         if old != weights and WEIGHTS.fullmatch(old.name):
@@ -209,6 +208,15 @@ def write_text(path: Path, text: str) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], header: dict[str, str] | None = None) -> None:
+    """A safetensors file that is on the disk, and that those may read who may read any new file of this user's."""
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(tensors, path, header)  # leaves a file that nobody else may read
+    path.chmod(mode)
+    force_to_disk(path)
 
 
 def force_to_disk(path: Path) -> None:

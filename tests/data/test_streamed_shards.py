@@ -10,6 +10,9 @@ from pictures import encoded, members, noisy, number_of, plain, write_shard
 from foveate.data import DataError, Loader, StreamedData, open_data
 from foveate.data import reading as subject
 from foveate.data.order import shuffled
+from foveate.train.config import override
+from foveate.train.loop import Run
+from training import small_config
 
 COUNTS = (5, 3, 4, 6, 2)
 TOTAL = sum(COUNTS)
@@ -248,3 +251,20 @@ def test_a_loader_that_cannot_work_with_a_stream_is_refused(data, server):
         loader_of(data, train=False).epoch(0, start=1)
     with pytest.raises(TypeError, match="known only at its end"):
         len(loader_of(data, train=False))
+
+
+def test_a_run_trains_and_is_evaluated_on_shards(server, tmp_path):
+    for split, count in (("train", 8), ("val", 3)):
+        write_shard(tmp_path / f"pets-{split}-0.tar", members(range(count)))
+    source = f"wds:{server[0]}/pets-{{split}}-0.tar"
+    config = small_config(source, "data.num_classes=3", "data.epoch_images=8", "schedule.epochs=1")
+    outcome = Run(override(config, ["schedule.warmup_epochs=0"]), tmp_path / "run").train()
+    assert outcome.history[0]["val"]["images"] == 3
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_wrong_label_that_a_worker_meets_is_said_in_its_own_words(server, tmp_path, workers):
+    write_shard(tmp_path / "pets-train-0.tar", members(range(8)))
+    data = open_data(f"wds:{server[0]}/pets-train-0.tar", "train", num_classes=2, length=8)
+    with pytest.raises(DataError, match=r"^http.*: label 2 is outside 0..1.$"):
+        list(loader_of(data, workers=workers).epoch(0))

@@ -181,6 +181,8 @@ def test_a_checkpoint_of_another_model_is_refused(images_folder, tmp_path):
         (["run.eval_epochs=0"], "eval_epochs is 1 or more"),
         (["optimiser.accumulate=0"], "accumulate is 1 or more"),
         (["optimiser.ema=2"], "ema is from 0 to below 1"),
+        (["augmentation.mixup=-1"], "mixup and cutmix are 0 or more"),
+        (["optimiser.layer_decay=-1"], "layer_decay is from 0 to 1"),
         (["augmentation.flip=7"], "chances are from 0 to 1"),
         (["reduction.keep_rate=0.5"], "a schedule and no method"),
         (["model.name=hf:anything"], "cannot change it"),
@@ -327,3 +329,35 @@ def test_the_backbone_stays_when_only_the_classifier_learns(images_folder, tmp_p
     after = run.objective.model.state_dict()
     assert {name for name in before if not torch.equal(before[name], after[name])} == {"head.weight", "head.bias"}
     assert not run.objective.model.blocks[0].training
+
+
+def test_a_run_is_saved_before_it_is_evaluated_and_goes_on_with_the_evaluation(images_folder, tmp_path, monkeypatch):
+    """A scheduler that waits only some seconds may kill a long evaluation; no step of the epoch is to be lost."""
+    config = small_config(images_folder)
+    whole = Run(config, tmp_path / "whole").train()
+    killed = Run(config, tmp_path / "killed")
+    monkeypatch.setattr(killed, "evaluate", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        killed.train()
+    again = Run(config, tmp_path / "killed")
+    assert again.resume()
+    assert again.state.step == 3
+    outcome = again.train()
+    assert [line["val"] for line in outcome.history] == [line["val"] for line in whole.history]
+    assert [line["train"] for line in outcome.history] == [line["train"] for line in whole.history]
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="with an accelerator, fp16 can be had")
+def test_half_precision_that_a_cpu_would_ignore_is_refused(images_folder, tmp_path):
+    with pytest.raises(ValueError, match="fp16 is not for a CPU"):
+        Run(small_config(images_folder, "optimiser.precision=fp16"), tmp_path)
+
+
+def test_others_may_read_a_run(images_folder, tmp_path):
+    """Weights have the rights of any new file, not of a secret one."""
+    Run(small_config(images_folder), tmp_path / "run").train()
+    rights = (tmp_path / "run" / "config.json").stat().st_mode
+    weights = list((tmp_path / "run").rglob("*.safetensors"))
+    assert len(weights) == 4
+    assert {file.stat().st_mode for file in weights} == {rights}

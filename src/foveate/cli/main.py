@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import foveate
 from foveate.cli import compare, cost, evaluate, methods, output, recipes, show, speed, tables, train
 from foveate.cli.arguments import Parser
+from foveate.train.loop import Diverged
 
 DESCRIPTION = "Vision transformers that keep fewer tokens: what that costs, what it gains, and how it looks."
 EPILOG = """\
@@ -50,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("foveate: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except (ValueError, TypeError, OSError) as error:
+    except (ValueError, TypeError, OSError, Diverged) as error:
         if "--traceback" in arguments:
             traceback.print_exc()
         print(f"foveate: {' '.join(str(error).split())}", file=sys.stderr)

@@ -74,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
     job = Run(config, directory, reporter)
     reporter.curves = job.accelerator.is_main_process
     reporter.quiet = args.json or not reporter.curves
+    reporter.say(f"Trains on {job.accelerator.device.type}, processes: {job.world}.")
     if args.resume and job.resume():
         reporter.say(f"Goes on after step {job.state.step}, in epoch {job.state.epoch}.")
     with Stopper().listening() as stopper:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
+import multiprocessing
+import os
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +16,7 @@ from torch.utils.data import DataLoader
 from foveate.data.broken import BrokenCount
 from foveate.data.images import DataError
 from foveate.data.order import BatchOrder
-from foveate.data.reading import Batch, ImageReader, StreamReader, Transform, as_it_is
+from foveate.data.reading import Batch, Failure, ImageReader, StreamReader, Transform, as_it_is
 from foveate.data.source import ImageData
 from foveate.data.stream import StreamedData
 
@@ -78,7 +82,7 @@ class Loader:
         self._broken = BrokenCount(max_broken, total, consequence)
         self._running = object()
         self._keys: _Keys | None = None
-        self._torch_loader: DataLoader[Batch] | None = None
+        self._torch_loader: DataLoader[Batch | Failure] | None = None
 
     @property
     def broken(self) -> int:
@@ -115,6 +119,8 @@ class Loader:
         self._check_running(number, this)
         self._broken.begin()
         for batch in self._batches(number, start):
+            if isinstance(batch, Failure):
+                raise DataError(batch.words)
             self._broken.add(len(batch), batch.broken)
             if len(batch):
                 yield batch
@@ -125,9 +131,10 @@ class Loader:
         if self._running is not this:
             raise RuntimeError(f"Another epoch of this loader has begun; epoch {number} cannot go on.")
 
-    def _batches(self, number: int, start: int) -> DataLoader[Batch]:
+    def _batches(self, number: int, start: int) -> DataLoader[Batch | Failure]:
         # a generator of its own: torch would draw from the caller's when an epoch begins, also after a resume
-        options: dict[str, Any] = {"generator": torch.Generator().manual_seed(0), "worker_init_fn": outlive_a_stop}
+        options: dict[str, Any] = {"generator": torch.Generator().manual_seed(0)}
+        options |= {"worker_init_fn": functools.partial(outlive_a_stop, leaving())}
         if isinstance(self.data, StreamedData):
             lanes = len(range(self.rank, len(self.data.shards), self.world))
             batches, share = len(self) if self.train else 0, self._stream_share()
@@ -181,13 +188,21 @@ class Loader:
             raise DataError(f"{data.length} images do not fill one batch of {self.batch_size}. Make it smaller.")
 
 
-def outlive_a_stop(worker: int) -> None:
+@functools.cache
+def leaving() -> Any:
+    """A flag that workers share, up once this process is at its end: then Python sends them SIGTERM and waits."""
+    flag = multiprocessing.RawValue("b", 0)
+    atexit.register(setattr, flag, "value", 1)  # exit handlers run last in, first out: before multiprocessing's own
+    return flag
+
+
+def outlive_a_stop(leaving: Any, worker: int) -> None:
     """Leave it to the main process what a stop means, for signals that reach the whole group: schedulers', Ctrl-C.
 
-    It may want to finish its step and save. A second SIGTERM ends the worker, as torch does when all is over.
+    It may want to finish its step and save. Only once it is ``leaving`` does SIGTERM end the worker.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number) if leaving.value else None)
 
 
 def _check_numbers(batch_size: int, workers: int, rank: int, world: int, max_broken: float) -> None:

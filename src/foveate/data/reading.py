@@ -37,6 +37,13 @@ class Batch:
         return len(self.names)
 
 
+@dataclass(frozen=True)
+class Failure:
+    """Instead of a batch: why there is none. torch would wrap an error of a worker in its traceback."""
+
+    words: str
+
+
 def make_batch(tensors: Sequence[Tensor], samples: Sequence[Sample], broken: Sequence[BrokenImage]) -> Batch:
     """Stack what was read; every image of an evaluation batch may have been broken, and then it is empty."""
     shapes = {tuple(tensor.shape) for tensor in tensors}
@@ -68,8 +75,14 @@ class ImageReader(Dataset[Any]):
     most_broken: float
     """Search no further for a stand-in once more than so many are broken: the run stops then."""
 
-    def __getitems__(self, keys: list[tuple[int, int]]) -> Batch:
+    def __getitems__(self, keys: list[tuple[int, int]]) -> Batch | Failure:
         """A whole batch at once, so that random states are put back once."""
+        try:
+            return self._batch(keys)
+        except DataError as error:
+            return Failure(str(error))
+
+    def _batch(self, keys: list[tuple[int, int]]) -> Batch:
         tensors, samples, broken = [], [], []
         with random_states_kept():
             for epoch, number in keys:
@@ -98,13 +111,13 @@ class ImageReader(Dataset[Any]):
         return index, None, list(broken.values())
 
 
-def as_it_is(batch: Batch) -> Batch:
+def as_it_is(batch: Batch | Failure) -> Batch | Failure:
     """For DataLoader, which would collate: `ImageReader` has made the batch."""
     return batch
 
 
 @dataclass(frozen=True)
-class StreamReader(IterableDataset[Batch]):
+class StreamReader(IterableDataset[Batch | Failure]):
     """Batches of shards that are read from beginning to end.
 
     Each process takes every world-th shard and each of its workers a part of those, as one *lane*; batches come from
@@ -125,7 +138,13 @@ class StreamReader(IterableDataset[Batch]):
     world: int
     repeats: int = 1
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Batch | Failure]:
+        try:
+            yield from self._batches()
+        except DataError as error:
+            yield Failure(str(error))
+
+    def _batches(self) -> Iterator[Batch]:
         info = get_worker_info()
         worker, lanes = (0, 1) if info is None else (info.id, info.num_workers)
         lane = (worker + self.start) % lanes  # the first worker is asked first, whichever batch comes first

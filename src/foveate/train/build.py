@@ -7,8 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin
+from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin, parse_flag_from_env
+from accelerate.utils import is_torch_xla_available as has_tpu
 from timm.optim import create_optimizer_v2, param_groups_layer_decay, param_groups_weight_decay
 from timm.scheduler import CosineLRScheduler
 from torch import nn, optim
@@ -39,8 +41,12 @@ Data = ImageData | StreamedData
 
 def build_accelerator(precision: str) -> Accelerator:
     """accelerate's device and processes. Batches are divided by the loop, so its own accumulation stays off."""
+    on_cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not (torch.accelerator.is_available() or has_tpu())
+    if precision == "fp16" and on_cpu:
+        raise ValueError("optimiser.precision=fp16 is not for a CPU, which would train without it. Say bf16 or no.")
     try:
         return Accelerator(
+            cpu=on_cpu,  # which torchrun does not say, and processes would not find each other
             mixed_precision=precision,
             gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
             # a mask token, a head that distillation does not read: models have parameters without a gradient

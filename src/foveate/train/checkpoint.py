@@ -16,10 +16,9 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from foveate.storage import force_to_disk
+from foveate.storage import force_to_disk, write_tensors
 
 FORMAT = "foveate-checkpoint-1"
 CURRENT, PREVIOUS = "checkpoint.safetensors", "checkpoint-previous.safetensors"
@@ -38,8 +37,7 @@ def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
     current, temporary = directory / CURRENT, directory / f".{CURRENT}.tmp"
     flat = {f"{group}/{name}": t.detach() for group, named in checkpoint.tensors.items() for name, t in named.items()}
     header = {"format": FORMAT, "values": json.dumps(checkpoint.values)}
-    save_file({name: tensor.cpu().contiguous().clone() for name, tensor in flat.items()}, temporary, header)
-    force_to_disk(temporary)
+    write_tensors(temporary, {name: tensor.cpu().contiguous().clone() for name, tensor in flat.items()}, header)
     if current.exists():
         current.replace(directory / PREVIOUS)
     temporary.replace(current)

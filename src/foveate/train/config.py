@@ -244,6 +244,8 @@ class TrainConfig:
                 optimiser.clip_norm, optimiser.weight_decay, optimiser.lr_batch
             )
             >= 0,
+            "optimiser.layer_decay is from 0 to 1": 0 <= optimiser.layer_decay <= 1,
+            "augmentation.mixup and cutmix are 0 or more": min(augmentation.mixup, augmentation.cutmix) >= 0,
             "schedule.epochs and cycles are 1 or more": min(schedule.epochs, schedule.cycles) >= 1,
             "objective.smoothing is from 0 to below 1": 0 <= self.objective.smoothing < 1,
             "augmentation.scale is two numbers, 0 < least <= most <= 1": len(augmentation.scale) == 2
@@ -373,4 +375,15 @@ def _from_text(text: str, kind: Any, where: str) -> Any:
     except json.JSONDecodeError:
         if kind is dict:
             return text  # an option's text needs no quotes
+        if numbers := _numbers(text, kind):
+            return numbers if text.startswith("[") else numbers[0]
         raise ValueError(f"{where} takes {_in_words(kind)}; got {text!r}.") from None
+
+
+def _numbers(text: str, kind: Any) -> list[float]:
+    """A number, or a list of them, in ways that JSON does not know, .5 or 1.; none where it is something else."""
+    parts = text.strip("[]").split(",") if kind == tuple[float, ...] else [text] if kind is float else []
+    try:
+        return [float(part) for part in parts]
+    except ValueError:
+        return []

@@ -86,6 +86,10 @@ class Outcome:
     """What the objective has written beside the model."""
 
 
+class Diverged(RuntimeError):
+    """Losses or weights are no numbers any more."""
+
+
 class Run:
     """One training run: its parts, built from a configuration, and the loop over them."""
 
@@ -265,13 +269,13 @@ class Run:
 
     def _refuse_nonsense(self, loss: float) -> None:
         if not math.isfinite(loss) and self.config.optimiser.precision != "fp16":  # whose scaler skips such steps
-            raise RuntimeError(self._nonsense(f"The loss is {loss}"))
+            raise self._diverged(f"The loss is {loss}")
 
-    def _nonsense(self, what: str) -> str:
-        return (
-            f"{what} at step {self.state.step}. Start again with a lower optimiser.lr, or with optimiser.clip_norm=1; "
-            "the last checkpoint in the run's directory is from before."
-        )
+    def _diverged(self, what: str) -> Diverged:
+        kept = find_checkpoint(self.directory)
+        last = "" if kept is None else f" The last checkpoint, {kept}, is from before."
+        advice = "Start again with a lower optimiser.lr, or with optimiser.clip_norm=1."
+        return Diverged(f"{what} at step {self.state.step}. {advice}{last}")
 
     def _summed(self) -> dict[str, float]:
         """Losses of this epoch, summed over its steps and averaged over processes."""
@@ -280,7 +284,10 @@ class Run:
     def _end_epoch(self, epochs: int) -> None:
         state = self.state
         last = state.epoch + 1 == epochs or self._enough()
-        self._tell(evaluated=last or (state.epoch + 1) % self.config.run.eval_epochs == 0)
+        evaluated = last or (state.epoch + 1) % self.config.run.eval_epochs == 0
+        if evaluated and self.val_loader is not None:
+            self.save()  # an evaluation may be long, and a scheduler's patience short
+        self._tell(evaluated)
         state.epoch, state.batch, self._losses = state.epoch + 1, 0, {}
         self.save()
 
@@ -301,8 +308,8 @@ class Run:
 
     def _note_broken(self) -> None:
         """Names of broken images that any process has met, also before a resume."""
-        loaders = filter(None, (self.train_loader, self.val_loader))
-        met = [name for loader in loaders for name in loader.broken_names]
+        loaders = (self.train_loader, self.val_loader)
+        met = [name for loader in loaders if loader is not None for name in loader.broken_names]
         everyone = gather_object(met) if self.world > 1 else met
         self.state.broken = sorted({*self.state.broken, *everyone})
 
@@ -336,7 +343,7 @@ class Run:
         self.state.sums = self._summed()
         self._refuse_nonsense(sum(self.state.sums.values()))
         if not all(bool(p.isfinite().all()) for p in self.objective.parameters()):
-            raise RuntimeError(self._nonsense("Weights are not finite"))
+            raise self._diverged("Weights are not finite")
         if self.accelerator.is_main_process:
             write_checkpoint(self.directory, self._checkpoint())
             lines = "".join(json.dumps(line) + "\n" for line in self.state.history)
