@@ -177,3 +177,20 @@ def test_weights_come_from_a_file(saved, tmp_path, capsys):
         load_model("vit_tiny_patch16_224", weights=tmp_path / "bad.pth", options=options)
     with pytest.raises(ValueError, match="There is no file of weights"):
         load_model("vit_tiny_patch16_224", weights=tmp_path / "none.pth", options=options)
+
+
+def test_evaluation_on_no_such_device_is_refused_in_words(folder, saved, capsys):
+    assert main(["eval", str(saved), "--data", str(folder), "--device", "nowhere"]) == 2
+    assert "There is no device 'nowhere' here" in capsys.readouterr().err
+
+
+def test_evaluation_allows_as_many_broken_images_as_is_said(folder, saved, tmp_path, capsys):
+    shutil.copytree(folder, tmp_path / "some")
+    next((tmp_path / "some" / "val" / "dark").iterdir()).write_bytes(b"no picture")
+    command = ["eval", str(saved), "--data", str(tmp_path / "some"), "--workers", "0"]
+    with pytest.warns(UserWarning, match="cannot be read"):
+        assert main(command) == 2
+    assert "max_broken" in capsys.readouterr().err
+    with pytest.warns(UserWarning, match="cannot be read"):
+        assert main([*command, "--max-broken", "0.2"]) == 0
+    assert "1 broken" in " ".join(capsys.readouterr().out.split())

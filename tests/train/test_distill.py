@@ -138,6 +138,9 @@ def test_pairs_that_cannot_be_compared_are_refused():
     with pytest.raises(ValueError, match=r"\(4, 4\) patches and the teacher \(8, 8\)"):
         Distil(vit(), vit(48, patch_size=4))
     Distil(vit(), vit(48, patch_size=4), tokens="class")
+    with pytest.raises(ValueError, match="teacher is reduced"):
+        Distil(vit(), vit(48, reduce=EVIT))
+    Distil(vit(), vit(48, reduce=EVIT), tokens="class")
     last = fv.reduce_(vit(global_pool="token"), *EVIT, exact_last_block=True)
     with pytest.raises(ValueError, match="no patch token is left"):
         Distil(last, vit(48))

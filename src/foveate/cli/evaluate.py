@@ -18,6 +18,7 @@ from foveate.cli.models import Loaded, load_from
 from foveate.data import ImageData, Loader, StreamedData, open_data
 from foveate.data.labels import read_class_names
 from foveate.data.preprocessing import Preprocessing
+from foveate.report.speed import checked_device
 from foveate.train.classifier import predicted_classes
 from foveate.train.evaluate import Figures, evaluate_side_by_side
 from foveate.train.loop import CLASSES
@@ -46,6 +47,9 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--label-column", metavar="NAME", help="the label of hf: data that have several")
     parser.add_argument("--batch-size", metavar="N", type=int, default=32)
     parser.add_argument("--workers", metavar="N", type=int, default=2, help="processes that read images (default: 2)")
+    parser.add_argument(
+        "--max-broken", metavar="SHARE", type=float, default=0.01, help="unreadable images allowed (default: 0.01)"
+    )
     parser.add_argument("--limit", metavar="N", type=int, help="batches to look at, at most")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, mps, ... (default: cpu)")
     add_methods(parser)
@@ -55,10 +59,11 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    device = checked_device(args.device)
     loaded = load_from(args)
     models = variants(loaded, read_requests(args, loaded.own))
     loader = open_loader(args, loaded)
-    figures = evaluate_with_bar(models, loader, args)
+    figures = evaluate_with_bar(models, loader, device, args.limit)
     rows = [row(name, models[name], loaded.image_size, found) for name, found in figures.items()]
     images = next(iter(figures.values())).images
     if args.json:
@@ -89,7 +94,8 @@ def open_loader(args: argparse.Namespace, loaded: Loaded) -> Loader:
     data = open_labelled(args, classes)
     _, height, width = loaded.image_size
     transform = dataclasses.replace(Preprocessing.of(loaded.model), height=height, width=width).evaluation()
-    return Loader(data, transform, args.batch_size, seed=0, train=False, workers=args.workers)
+    options = {"workers": args.workers, "max_broken": args.max_broken}
+    return Loader(data, transform, args.batch_size, seed=0, train=False, **options)
 
 
 def open_labelled(args: argparse.Namespace, predicted: int) -> ImageData | StreamedData:
@@ -117,11 +123,13 @@ def class_names(args: argparse.Namespace) -> list[str] | None:
     return None if path is None else read_class_names(path)
 
 
-def evaluate_with_bar(models: dict[str, nn.Module], loader: Loader, args: argparse.Namespace) -> dict[str, Figures]:
+def evaluate_with_bar(
+    models: dict[str, nn.Module], loader: Loader, device: torch.device, limit: int | None
+) -> dict[str, Figures]:
     """Evaluate, with progress on stderr."""
     batches = loader.epoch(0)
-    if args.limit is not None:
-        batches = (batch for batch, _ in zip(batches, range(args.limit), strict=False))
+    if limit is not None:
+        batches = (batch for batch, _ in zip(batches, range(limit), strict=False))
     total = len(loader.data) if isinstance(loader.data, ImageData) else None  # streams do not know
     done = 0
 
@@ -131,7 +139,7 @@ def evaluate_with_bar(models: dict[str, nn.Module], loader: Loader, args: argpar
         progress("images", done, total)
 
     with output.phases() as progress:
-        return evaluate_side_by_side(models, batches, torch.device(args.device), advance)
+        return evaluate_side_by_side(models, batches, device, advance)
 
 
 def row(name: str, model: nn.Module, image_size: tuple[int, int, int], found: Figures) -> dict[str, Any]:

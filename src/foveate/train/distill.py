@@ -142,6 +142,11 @@ def check_pair(student: Any, teacher: Any, tokens: str) -> None:
             f"Patch tokens are compared place by place; the student has {grids[0]} patches and the teacher {grids[1]}. "
             "Use patches and images of the same size, or objective.tokens=class."
         )
+    if tokens == "all" and reduction_of(teacher) is not None:
+        raise ValueError(
+            "The teacher is reduced, so that it has no token of its own at every place. Give the teacher unreduced "
+            "(foveate.restore_), or objective.tokens=class."
+        )
     reduction = reduction_of(student)
     if tokens == "all" and reduction is not None and reduction.exact_last_block:
         raise ValueError("With exact_last_block no patch token is left to distil. Leave it off, or tokens=class.")
