@@ -189,6 +189,12 @@ def test_a_wrong_csv_says_where_it_is_wrong(table, lines, options, message):
         open_data(table(*lines), **{"split": "train", **options})
 
 
+def test_a_csv_in_another_encoding_is_named(tmp_path):
+    (tmp_path / "old.csv").write_bytes("file,label\ncafé.jpg,0\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"old\.csv is no text in UTF-8"):
+        open_data(tmp_path / "old.csv", "train")
+
+
 def test_a_class_without_images_may_be_missing_from_evaluation(table):
     path = table("file,label,split", "a.png,0,train", "b.png,1,train", "c.png,1,val")
     assert open_data(path, "val").num_classes == 2

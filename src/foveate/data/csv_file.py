@@ -37,6 +37,13 @@ def open_csv(path: Path, request: Request) -> ImageData:
 
 
 def _read_rows(path: Path) -> Lines:
+    try:
+        return _parsed(path)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is no text in UTF-8 ({error}). Save it as UTF-8.") from error
+
+
+def _parsed(path: Path) -> Lines:
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file, skipinitialspace=True)
         found = reader.fieldnames or ()

@@ -145,7 +145,7 @@ def check_no_class_is_empty(labels: Labels, request: Request, where: str) -> Non
         names = first_few(empty if labels.classes is None else [labels.classes[i] for i in empty])
         raise DataError(
             f"{where} has no image of {len(empty)} of its {labels.num_classes} classes: {names}. "
-            "If that is meant, say allow_empty_classes=True."
+            "If that is meant, say allow_empty_classes=True (data.allow_empty_classes=true for a run)."
         )
 
 

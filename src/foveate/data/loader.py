@@ -181,7 +181,10 @@ class Loader:
         if len(data.shards) < self.world:
             raise DataError(f"{len(data.shards)} shards cannot be shared out among world={self.world} processes.")
         if self.train and data.length is None:
-            raise DataError("Training on streamed shards needs the number of images: open_data(..., length=...).")
+            raise DataError(
+                "Training on streamed shards needs the number of images: open_data(..., length=...), or "
+                "data.epoch_images of a run."
+            )
         if self.train and not self.drop_last:
             raise DataError("Training on streamed shards has whole batches only; leave drop_last alone.")
         if self.train and data.length is not None and data.length < self.batch_size:

@@ -64,5 +64,6 @@ def check_undivided(split: str, name: str, where: str) -> None:
     if split == ALL or is_training(split) or any(own in words for words in _accepted(split_word(split))):
         return
     raise Undivided(
-        f"{where} is not divided into splits, so it has no split {split!r}. Divide it, or ask for {ALL!r} to take all."
+        f"{where} is not divided into splits, so it has no split {split!r}. Divide it, or ask for {ALL!r} to take all; "
+        "a run goes without evaluation by data.val= (nothing)."
     )

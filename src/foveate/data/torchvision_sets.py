@@ -79,7 +79,7 @@ def open_torchvision(
     if name not in KNOWN:
         raise DataError(f"{where} is not a set that can be opened by name. Known: {', '.join(KNOWN)}.")
     if root is None:
-        raise DataError(f"{where} needs root, the folder that has the set or shall have it.")
+        raise DataError(f"{where} needs root, the folder that has the set or shall have it (data.root of a run).")
     split, options = _split(name, request.split, where)
     dataset = _build(name, Path(root), download, options, where)
     classes = getattr(dataset, "classes", None)
@@ -104,7 +104,9 @@ def _build(name: str, root: Path, download: bool, options: dict[str, Any], where
     try:
         return getattr(torchvision.datasets, name)(root=str(root), download=download, **options)
     except (OSError, RuntimeError) as error:
-        raise DataError(f"{where} cannot be opened in {root}: {error} (download=True fetches it.)") from error
+        raise DataError(
+            f"{where} cannot be opened in {root}: {error} (download=True fetches it, data.download=true in a run.)"
+        ) from error
 
 
 def _check(names: tuple[str, ...] | None, count: int, request: Request, where: str) -> None:

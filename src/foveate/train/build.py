@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin, parse_flag_from_env
 from accelerate.utils import is_torch_xla_available as has_tpu
-from timm.optim import create_optimizer_v2, param_groups_layer_decay, param_groups_weight_decay
+from timm.optim import create_optimizer_v2, list_optimizers, param_groups_layer_decay, param_groups_weight_decay
 from timm.scheduler import CosineLRScheduler
 from torch import nn, optim
 
@@ -21,7 +22,7 @@ from foveate.data import DataError, ImageData, StreamedData, open_data
 from foveate.data.labels import read_class_names
 from foveate.methods.options import build as build_method
 from foveate.models.by_name import brings_architecture, is_classifier, load_and_tell, load_model
-from foveate.schedule import Schedule
+from foveate.schedule import PlanError, Schedule
 from foveate.train.classifier import freeze_, predicted_classes, set_classes_
 from foveate.train.config import (
     DataSection,
@@ -160,7 +161,11 @@ def reduce_as_told_(model: nn.Module, section: ReductionSection) -> None:
     method = build_method(section.method, section.options)
     if section.warms_up and not section.keep_rate:
         raise ValueError("reduction.warmup_start and warmup_epochs let reduction.keep_rate fall, which is not set.")
-    fv.reduce_(model, method, schedule_of(section), exact_last_block=section.exact_last_block)
+    try:
+        fv.reduce_(model, method, schedule_of(section), exact_last_block=section.exact_last_block)
+    except PlanError as error:
+        told = ", ".join(f"reduction.{name}" for name in ("keep_rate", "budget", "remove", "keep", "schedule"))
+        raise ValueError(f"reduction.method={section.method}: {error} A run's schedule is one of {told}.") from error
 
 
 def schedule_of(section: ReductionSection) -> Schedule | None:
@@ -248,7 +253,12 @@ def build_optimiser(section: OptimiserSection, objective: Objective, batch_size:
     if not groups:
         raise ValueError("Every parameter is frozen; there is nothing to train.")
     betas: dict[str, Any] = {"betas": section.betas} if section.betas else {}
-    return create_optimizer_v2(groups, opt=section.name, lr=lr, **betas)
+    try:
+        return create_optimizer_v2(groups, opt=section.name, lr=lr, **betas)
+    except ValueError as error:
+        close = difflib.get_close_matches(section.name, map(str, list_optimizers()), n=3)
+        hint = f" Did you mean {' or '.join(close)}?" if close else ""
+        raise ValueError(f"optimiser.name={section.name}: {error}.{hint}") from error
 
 
 def _with_decay(group: dict[str, Any], decay: float) -> list[dict[str, Any]]:
