@@ -139,6 +139,7 @@ def test_two_processes_see_the_losses_of_one(images_folder, tmp_path, objective)
         [*launch, *pair], env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr[-2000:]
+    assert "processes: 2." in done.stderr  # two runs that do not know of each other have the curves of one, too
     curves = [[json.loads(x) for x in (tmp_path / n / "log.jsonl").read_text().splitlines()] for n in ("one", "two")]
     for ours, theirs in zip(*curves, strict=True):
         assert ours["train"] == pytest.approx(theirs["train"], abs=1e-5)
