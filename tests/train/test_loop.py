@@ -182,7 +182,7 @@ def test_a_checkpoint_of_another_model_is_refused(images_folder, tmp_path):
         (["optimiser.accumulate=0"], "accumulate is 1 or more"),
         (["optimiser.ema=2"], "ema is from 0 to below 1"),
         (["optimiser.name=adamv"], r"optimiser\.name=adamv.*Did you mean adam"),
-        (["reduction.method=power"], r"needs a schedule.*reduction\.schedule"),
+        (["reduction.method=power"], r"needs a schedule.*reduction\.keep_rate"),
         (["augmentation.mixup=-1"], "mixup and cutmix are 0 or more"),
         (["optimiser.layer_decay=-1"], "layer_decay is from 0 to 1"),
         (["augmentation.flip=7"], "chances are from 0 to 1"),

@@ -161,11 +161,13 @@ def reduce_as_told_(model: nn.Module, section: ReductionSection) -> None:
     method = build_method(section.method, section.options)
     if section.warms_up and not section.keep_rate:
         raise ValueError("reduction.warmup_start and warmup_epochs let reduction.keep_rate fall, which is not set.")
+    schedule = schedule_of(section)
     try:
-        fv.reduce_(model, method, schedule_of(section), exact_last_block=section.exact_last_block)
+        fv.reduce_(model, method, schedule, exact_last_block=section.exact_last_block)
     except PlanError as error:
-        told = ", ".join(f"reduction.{name}" for name in ("keep_rate", "budget", "remove", "keep", "schedule"))
-        raise ValueError(f"reduction.method={section.method}: {error} A run's schedule is one of {told}.") from error
+        if schedule is not None:
+            raise
+        raise ValueError(f"{error} In a run: reduction.keep_rate, budget, remove, keep or schedule.") from error
 
 
 def schedule_of(section: ReductionSection) -> Schedule | None:
@@ -256,6 +258,8 @@ def build_optimiser(section: OptimiserSection, objective: Objective, batch_size:
     try:
         return create_optimizer_v2(groups, opt=section.name, lr=lr, **betas)
     except ValueError as error:
+        if section.name in list_optimizers():
+            raise
         close = difflib.get_close_matches(section.name, map(str, list_optimizers()), n=3)
         hint = f" Did you mean {' or '.join(close)}?" if close else ""
         raise ValueError(f"optimiser.name={section.name}: {error}.{hint}") from error
