@@ -14,8 +14,9 @@ meet in few places:
   reads tokens that were merged, masked, pooled without weights, or left alone because only keys were reduced. So every
   family is paired with one method per site, and these four are chosen to leave such tokens.
 
-``PAIRS`` is the union of the three. ``FEW_PAIRS``, for laws that take long or hardly depend on the block, leaves out
-the product with kinds of blocks and takes one method per family.
+``PAIRS`` is the union of the three. ``FEW_PAIRS`` is for laws that take seconds to check (compile, export) and that a
+method or a family breaks by its own code: a value read into Python, a state kept, a class that does not travel. There
+every method, every variant and every family occurs once, each method with another family.
 
 A new family is one entry in ``FAMILIES``; a new method none at all.
 """
@@ -258,14 +259,36 @@ def _one_per_kind_of_method() -> list[fv.Method]:
 ONE_PER_SITE: tuple[fv.Method, ...] = (fv.DynamicViT(), fv.ToMe(), fv.HVTPool(), fv.ClusterAttention())
 """Their tokens are chosen by a module and masked in training; merged; pooled, and not weighed by heads; all there."""
 
-FEW_PAIRS = list(dict.fromkeys(_pairs([*defaults(), *variants()], ONE_PER_BLOCK[:1]) + _pairs([fv.ToMe()], FAMILIES)))
-"""Every method and variant on one model, and every family with one method."""
+
+def _one_each() -> list[Pair]:
+    """Every method, every variant and every family once or more, in as few pairs as there are methods and variants."""
+    # heads that read patch tokens meet methods that merge them, so that sizes reach these heads
+    waiting = sorted(FAMILIES, key=lambda name: not _head_reads_patches(name))
+    methods = sorted(
+        [*defaults(), *variants()], key=lambda method: not (method.uses_size and method.site is not Site.KV)
+    )
+    made: list[Pair] = []
+    for method in methods:
+        waiting = waiting or list(ONE_PER_BLOCK)
+        family = next((name for name in waiting if fits(method, name)), ONE_PER_BLOCK[0])
+        waiting = [name for name in waiting if name != family]
+        made.append((method, family))
+    used = {family for _, family in made}
+    return made + _pairs([fv.ToMe()], [name for name in FAMILIES if name not in used])
+
+
+def _head_reads_patches(family: str) -> bool:
+    return family_of(_made(family)).shape(_made(family), GRID).head_reads_patches
+
+
+FEW_PAIRS = _one_each()
+"""For laws that are slow to check, and that a method, a family or a kind of block breaks by itself."""
 
 PAIRS = list(
     dict.fromkeys(
-        FEW_PAIRS
-        + _pairs(_one_per_kind_of_method(), ONE_PER_BLOCK)
+        _pairs([*defaults(), *variants()], ONE_PER_BLOCK[:1])
         + _pairs(defaults(), [WITHOUT_PREFIX])
+        + _pairs(_one_per_kind_of_method(), ONE_PER_BLOCK)
         + _pairs(ONE_PER_SITE, FAMILIES)
     )
 )
