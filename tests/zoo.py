@@ -1,4 +1,25 @@
-"""Small models of every supported family, and every registered method in its variants: what the contract runs over."""
+"""Small models of every supported family, every registered method in its variants, and the pairs that can differ.
+
+The contract holds its laws for pairs of a method and a family. Not every pair can tell something new, because the two
+meet in few places:
+
+- A method sees a block through the engine alone: its site, the scores it needs, whether attention reads sizes,
+  whether it trains by masks, whether it has a module (``asks_of_engine``). Methods that ask for the same run through
+  the same lines of the engine and of a block's pieces. So one method of every such kind is paired with one family of
+  every *kind of block* (``Family.block``: the families that share one are run by the same ``BlockOps``).
+- What a method computes itself depends on the tensors it gets, which look the same for all blocks, and on the prefix:
+  so every method and every variant of it runs on one family with a class token and registers, and every method on one
+  family without any prefix token.
+- A family adds its embedding, prefix tokens, options of its blocks (gates, norms, LayerScale) and its head, which
+  reads tokens that were merged, masked, pooled without weights, or left alone because only keys were reduced. So every
+  family is paired with one method per site, and these four are chosen to leave such tokens.
+
+``PAIRS`` is the union of the three. ``FEW_PAIRS`` is for laws that take seconds to check (compile, export) and that a
+method or a family breaks by its own code: a value read into Python, a state kept, a class that does not travel. There
+every method, every variant and every family occurs once, each method with another family.
+
+A new family is one entry in ``FAMILIES``; a new method none at all.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +28,7 @@ import dataclasses
 import typing
 from collections.abc import Callable, Iterable
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import transformers
@@ -18,7 +39,7 @@ from torch import Tensor, nn
 from torchvision.models import VisionTransformer as TorchvisionViT
 
 import foveate as fv
-from foveate.adapters import find_adapter
+from foveate.adapters import encode, find_adapter
 from foveate.methods import Site, all_methods
 from foveate.models import LVViT
 
@@ -71,42 +92,61 @@ class GatedAttention(Attention):
         super().__init__(*args, **options, gated=True)
 
 
-FAMILIES: dict[str, Callable[[], nn.Module]] = {
-    "timm-cls": _timm,
-    "timm-mean": partial(_timm, class_token=False, global_pool="avg"),
-    "timm-cls-mean": partial(_timm, global_pool="avg", pool_include_prefix=True),
-    "timm-map": partial(_timm, class_token=False, global_pool="map"),
-    "timm-registers-map": partial(_timm, class_token=False, reg_tokens=4, global_pool="map"),
-    "timm-tokens": partial(_timm, global_pool="", num_classes=0),
-    "timm-distilled": partial(_timm, VisionTransformerDistilled),
-    "timm-registers-layerscale": partial(_timm, reg_tokens=4, init_values=0.3, no_embed_class=True),
-    "timm-qknorm": partial(_timm, qk_norm=True, scale_attn_norm=True),
-    "timm-prenorm": partial(_timm, pre_norm=True, qkv_bias=False),
-    "timm-postnorm": partial(_timm, block_fn=ResPostBlock, init_values=0.5),
-    "timm-gated": partial(_timm, attn_layer=GatedAttention),
-    "timm-swiglu": partial(_timm, mlp_layer=SwiGLU),
-    "timm-dynamic": partial(_timm, dynamic_img_size=True),
-    "timm-lvvit": partial(_timm, LVViT),
-    "hf-vit": partial(_hf, "ViTForImageClassification", "ViTConfig", **_WIDE),
-    "hf-vit-eager": partial(_hf, "ViTForImageClassification", "ViTConfig", attention="eager", **_WIDE),
-    "hf-vit-model": partial(_hf, "ViTModel", "ViTConfig", **_WIDE),
-    "hf-deit": partial(_hf, "DeiTForImageClassification", "DeiTConfig", **_WIDE),
-    "hf-deit-teacher": partial(_hf, "DeiTForImageClassificationWithTeacher", "DeiTConfig", **_WIDE),
-    "hf-dinov2": partial(_hf, "Dinov2ForImageClassification", "Dinov2Config", layerscale_value=0.4),
-    "hf-dinov2-model": partial(_hf, "Dinov2Model", "Dinov2Config", layerscale_value=0.4, use_swiglu_ffn=True),
-    "hf-dinov2-registers": partial(
-        _hf, "Dinov2WithRegistersForImageClassification", "Dinov2WithRegistersConfig", layerscale_value=0.4
+class Family(NamedTuple):
+    """How a small model is built, and the kind of its blocks: kinds are told apart by the pieces they are run by."""
+
+    block: str
+    build: Callable[[], nn.Module]
+
+
+# the first family of each kind of block stands for it, so it is the one with most to get wrong
+FAMILIES: dict[str, Family] = {
+    "timm-registers-layerscale": Family("timm", partial(_timm, reg_tokens=4, init_values=0.3, no_embed_class=True)),
+    "timm-cls": Family("timm", _timm),
+    "timm-mean": Family("timm", partial(_timm, class_token=False, global_pool="avg")),
+    "timm-cls-mean": Family("timm", partial(_timm, global_pool="avg", pool_include_prefix=True)),
+    "timm-map": Family("timm", partial(_timm, class_token=False, global_pool="map")),
+    "timm-registers-map": Family("timm", partial(_timm, class_token=False, reg_tokens=4, global_pool="map")),
+    "timm-tokens": Family("timm", partial(_timm, global_pool="", num_classes=0)),
+    "timm-distilled": Family("timm", partial(_timm, VisionTransformerDistilled)),
+    "timm-qknorm": Family("timm", partial(_timm, qk_norm=True, scale_attn_norm=True)),
+    "timm-prenorm": Family("timm", partial(_timm, pre_norm=True, qkv_bias=False)),
+    "timm-postnorm": Family("timm", partial(_timm, block_fn=ResPostBlock, init_values=0.5)),
+    "timm-gated": Family("timm", partial(_timm, attn_layer=GatedAttention)),
+    "timm-swiglu": Family("timm", partial(_timm, mlp_layer=SwiGLU)),
+    "timm-dynamic": Family("timm", partial(_timm, dynamic_img_size=True)),
+    "timm-lvvit": Family("timm", partial(_timm, LVViT)),
+    "hf-vit": Family("hf-vit", partial(_hf, "ViTForImageClassification", "ViTConfig", **_WIDE)),
+    "hf-vit-eager": Family(
+        "hf-vit", partial(_hf, "ViTForImageClassification", "ViTConfig", attention="eager", **_WIDE)
     ),
-    "hf-clip-vision": partial(_hf, "CLIPVisionModel", "CLIPVisionConfig", **_WIDE),
-    "hf-clip-eager": partial(_hf, "CLIPVisionModel", "CLIPVisionConfig", attention="eager", **_WIDE),
-    "hf-clip-projection": partial(_hf, "CLIPVisionModelWithProjection", "CLIPVisionConfig", projection_dim=16, **_WIDE),
-    "hf-clip-classifier": partial(_hf_two_towers, "CLIPForImageClassification", "CLIPConfig"),
-    "hf-siglip-vision": partial(_hf, "SiglipVisionModel", "SiglipVisionConfig", **_WIDE),
-    "hf-siglip-classifier": partial(_hf_two_towers, "SiglipForImageClassification", "SiglipConfig"),
-    "torchvision": _torchvision,
+    "hf-vit-model": Family("hf-vit", partial(_hf, "ViTModel", "ViTConfig", **_WIDE)),
+    "hf-deit": Family("hf-vit", partial(_hf, "DeiTForImageClassification", "DeiTConfig", **_WIDE)),
+    "hf-deit-teacher": Family("hf-vit", partial(_hf, "DeiTForImageClassificationWithTeacher", "DeiTConfig", **_WIDE)),
+    "hf-dinov2": Family(
+        "hf-dinov2", partial(_hf, "Dinov2ForImageClassification", "Dinov2Config", layerscale_value=0.4)
+    ),
+    "hf-dinov2-model": Family(
+        "hf-dinov2", partial(_hf, "Dinov2Model", "Dinov2Config", layerscale_value=0.4, use_swiglu_ffn=True)
+    ),
+    "hf-dinov2-registers": Family(
+        "hf-dinov2",
+        partial(_hf, "Dinov2WithRegistersForImageClassification", "Dinov2WithRegistersConfig", layerscale_value=0.4),
+    ),
+    "hf-clip-vision": Family("hf-clip", partial(_hf, "CLIPVisionModel", "CLIPVisionConfig", **_WIDE)),
+    "hf-clip-eager": Family("hf-clip", partial(_hf, "CLIPVisionModel", "CLIPVisionConfig", attention="eager", **_WIDE)),
+    "hf-clip-projection": Family(
+        "hf-clip", partial(_hf, "CLIPVisionModelWithProjection", "CLIPVisionConfig", projection_dim=16, **_WIDE)
+    ),
+    "hf-clip-classifier": Family("hf-clip", partial(_hf_two_towers, "CLIPForImageClassification", "CLIPConfig")),
+    "hf-siglip-vision": Family("hf-clip", partial(_hf, "SiglipVisionModel", "SiglipVisionConfig", **_WIDE)),
+    "hf-siglip-classifier": Family("hf-clip", partial(_hf_two_towers, "SiglipForImageClassification", "SiglipConfig")),
+    "torchvision": Family("torchvision", _torchvision),
 }
 
 ONE_PER_LIBRARY = ("timm-registers-layerscale", "hf-dinov2", "torchvision")
+ONE_PER_BLOCK = tuple({family.block: name for name, family in reversed(FAMILIES.items())}.values())[::-1]
+WITHOUT_PREFIX = "timm-mean"
 
 
 def make(family: str) -> Any:
@@ -117,7 +157,7 @@ def make(family: str) -> Any:
 @cache
 def _made(family: str) -> nn.Module:
     torch.manual_seed(sorted(FAMILIES).index(family))
-    model = FAMILIES[family]()
+    model = FAMILIES[family].build()
     with torch.no_grad():  # away from the tidy initial values under which mistakes cancel
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -143,8 +183,26 @@ def variants() -> list[fv.Method]:
     return made
 
 
+def family_of(model: nn.Module) -> Any:
+    """What foveate knows of a model: its blocks and their pieces, its embedding, its shape."""
+    return find_adapter(model)
+
+
+def num_prefix(model: nn.Module) -> int:
+    return family_of(model).num_prefix(model)
+
+
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    return family_of(model).blocks(model)
+
+
+def encoded(model: nn.Module, x: Tensor, **options: Any) -> Any:
+    """The run through embedding and blocks, without the head."""
+    return encode(family_of(model), model, x, **options)
+
+
 def fits(method: fv.Method, family: str) -> bool:
-    return not method.needs_class_token or find_adapter(_made(family)).has_cls(_made(family))
+    return not method.needs_class_token or family_of(_made(family)).has_cls(_made(family))
 
 
 def schedule_for(method: fv.Method) -> fv.Schedule | None:
@@ -155,6 +213,12 @@ def schedule_for(method: fv.Method) -> fv.Schedule | None:
 def reduced(family: str, method: fv.Method, **options: Any) -> Any:
     torch.manual_seed(7)  # for what a method learns
     return fv.reduce_(make(family), method, schedule_for(method), **options)
+
+
+@cache
+def shared(family: str, method: fv.Method) -> Any:
+    """``reduced``, made once: for laws that only look at a model or run it, and leave it as it was."""
+    return reduced(family, method)
 
 
 @cache
@@ -173,19 +237,62 @@ def main_output(model: nn.Module, x: Tensor) -> Tensor:
     raise AssertionError(f"no known output in {type(out)}")
 
 
-def _pairs(methods: list[fv.Method], families: Iterable[str]) -> list[tuple[fv.Method, str]]:
+Pair = tuple[fv.Method, str]
+
+
+def _pairs(methods: Iterable[fv.Method], families: Iterable[str]) -> list[Pair]:
     return [(method, family) for family in families for method in methods if fits(method, family)]
 
 
-ALL_PAIRS = _pairs(defaults(), FAMILIES) + _pairs(variants(), ONE_PER_LIBRARY)
-"""Every method on every family it fits, and every switch of it on one model per library."""
+def asks_of_engine(method: fv.Method) -> tuple[Any, ...]:
+    """All that the engine reads of a method on its way through a block; equal ones run the same lines."""
+    needs = None if method.needs_class_token else method.needs(False)
+    learns = any(key.startswith("foveate.") for key in reduced(ONE_PER_BLOCK[0], method).state_dict())
+    asks = (method.site, method.needs(True), needs, method.carries_size, method.uses_size, learns)
+    return (*asks, method.trains_by_masks, method.heads_weigh_by_size, method.needs_class_token)
 
-FEW_PAIRS = (
-    _pairs(defaults(), ONE_PER_LIBRARY)
-    + _pairs(variants(), ONE_PER_LIBRARY[:1])
-    + _pairs([fv.ToMe()], [f for f in FAMILIES if f not in ONE_PER_LIBRARY])
+
+def _one_per_kind_of_method() -> list[fv.Method]:
+    return list({asks_of_engine(method): method for method in [*variants(), *defaults()]}.values())
+
+
+ONE_PER_SITE: tuple[fv.Method, ...] = (fv.DynamicViT(), fv.ToMe(), fv.HVTPool(), fv.ClusterAttention())
+"""Their tokens are chosen by a module and masked in training; merged; pooled, and not weighed by heads; all there."""
+
+
+def _one_each() -> list[Pair]:
+    """Every method, every variant and every family once or more, in as few pairs as there are methods and variants."""
+    # heads that read patch tokens meet methods that merge them, so that sizes reach these heads
+    waiting = sorted(FAMILIES, key=lambda name: not _head_reads_patches(name))
+    methods = sorted(
+        [*defaults(), *variants()], key=lambda method: not (method.uses_size and method.site is not Site.KV)
+    )
+    made: list[Pair] = []
+    for method in methods:
+        waiting = waiting or list(ONE_PER_BLOCK)
+        family = next((name for name in waiting if fits(method, name)), ONE_PER_BLOCK[0])
+        waiting = [name for name in waiting if name != family]
+        made.append((method, family))
+    used = {family for _, family in made}
+    return made + _pairs([fv.ToMe()], [name for name in FAMILIES if name not in used])
+
+
+def _head_reads_patches(family: str) -> bool:
+    return family_of(_made(family)).shape(_made(family), GRID).head_reads_patches
+
+
+FEW_PAIRS = _one_each()
+"""For laws that are slow to check, and that a method, a family or a kind of block breaks by itself."""
+
+PAIRS = list(
+    dict.fromkeys(
+        _pairs([*defaults(), *variants()], ONE_PER_BLOCK[:1])
+        + _pairs(defaults(), [WITHOUT_PREFIX])
+        + _pairs(_one_per_kind_of_method(), ONE_PER_BLOCK)
+        + _pairs(ONE_PER_SITE, FAMILIES)
+    )
 )
-"""Every method on one model per library, its switches on one model, and every family with one method: slow rules."""
+"""The pairs that can differ, as the head of this file explains."""
 
 
 def pair_id(pair: tuple[fv.Method, str]) -> str:
