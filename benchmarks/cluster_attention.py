@@ -45,7 +45,7 @@ def by_content(images: Tensor, decided: Tensor) -> None:
     """Every block has MOST clusters at most, and AVERAGE on average."""
     model = fv.reduce_(vit_tiny(), fv.ClusterAttention(ratio=196 / MOST, average=AVERAGE / MOST))
     half = len(images) // 2
-    fv.fit_cluster_counts_(model, images[:half].split(25))
+    fv.models.fit_cluster_counts_(model, images[:half].split(25))
     counts: list[Tensor] = []
     for module in model.modules():
         if isinstance(module, ClusterCount):

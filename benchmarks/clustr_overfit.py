@@ -31,13 +31,13 @@ def main() -> None:
     options = {"img_size": args.size, "attention": args.attention, "clustering": {"window": args.window}}
     model = timm.create_model("clustr_tiny", num_classes=10, **options)
     images, labels = first_images(model)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=5e-4, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4, weight_decay=0.0)
     for step in range(args.steps):
         part = torch.randperm(64, generator=torch.Generator().manual_seed(step))[:32]
         loss = cross_entropy(model(images[part]), labels[part])
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         if step % 10 == 9:
             print(f"step {step + 1}: loss {loss.item():.4f}", flush=True)
     model.eval()
@@ -55,7 +55,7 @@ def first_images(model: torch.nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
     """64 training images of all classes, shuffled with a fixed seed."""
     loader = Loader(open_data(data(), "train"), Preprocessing.of(model).evaluation(), 64, seed=0, train=True)
     batch = next(iter(loader.epoch(0)))
-    return batch.images, batch.labels
+    return batch.images, batch.targets
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python benchmarks/clustr_speed.py [--batch-size 8] [--threads 2] [--seconds 60] [--sizes 224 448 896]
 
-First 224 px, in turns: clustr_small as the paper has it, with options for speed, and timm's pvt_v2_b2. "realised" is
+First 224 px, in turns: clustr_small as the paper has it, with options for speed, and timm's pvt_v2_b2. "realized" is
 images per second over (pvt_v2_b2's times the ratio of their multiply-accumulates without the clustering). Then time per
 pixel at each size, one image at a time, over that at the first. Ratios are paired within rounds; medians are printed.
 """
@@ -20,9 +20,9 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import foveate as fv
+from foveate.evaluation.environment import describe_environment
+from foveate.evaluation.timing import interleave
 from foveate.models.clustr_attention import TokenClusters
-from foveate.report.environment import describe_environment
-from foveate.report.speed import interleave
 
 BASE = "pvt_v2_b2"
 VARIANTS: dict[str, dict[str, object]] = {
@@ -72,17 +72,17 @@ def beside_pvt(args: argparse.Namespace) -> None:
         clock.shares.clear()
     rounds = interleave(timers, None, args.seconds)
     base_macs = counted(models[BASE])
-    print("\n| clustr_small | GMACs | clustering | img/s | of pvt_v2_b2's | quartiles | realised | clustering's time |")
+    print("\n| clustr_small | GMACs | clustering | img/s | of pvt_v2_b2's | quartiles | realized | clustering's time |")
     print("|---|---|---|---|---|---|---|---|")
     for name in VARIANTS:
         cost = fv.cost(models[name])
         ratios = [r[BASE] / r[name] for r in rounds]
         low, _, high = quantiles(ratios, n=4)
-        realised = median(ratios) * (cost.macs - cost.reduction_macs) / base_macs
+        realized = median(ratios) * (cost.macs - cost.reduction_macs) / base_macs
         rate, share = args.batch_size / median(r[name] for r in rounds), median(clocks[name].shares)
         print(
             f"| {name} | {cost.macs / 1e9:.2f} | {cost.reduction_macs / 1e9:.2f} | {rate:.2f} | {median(ratios):.3f} | "
-            f"{low:.3f}-{high:.3f} | {realised:.3f} | {share:.1%} |"
+            f"{low:.3f}-{high:.3f} | {realized:.3f} | {share:.1%} |"
         )
     print(f"{len(rounds)} rounds; {BASE}: {base_macs / 1e9:.2f} GMACs", flush=True)
 

@@ -12,12 +12,17 @@ from pathlib import Path
 
 import torch
 from photographs import assets, vit_tiny
+from recording import record
 
-from foveate.cli.compare import phases, refused_text, shown
+from foveate.cli.compare import refused_text
+from foveate.cli.output import phases
+from foveate.evaluation.columns import BY_NAME
 from foveate.report.compare import Comparison, Entry, compare
-from foveate.report.rounding import floored
 
-COLUMNS = ("setting", "MACs %", "top-1 %", "agreement %", "KL", "img/s", "speed-up", "quartiles", "overhead", "MiB")
+COLUMNS = [
+    BY_NAME[name]
+    for name in ("mac_ratio", "top1", "agreement", "kl", "images_per_second", "speed_up", "overhead", "memory_mib")
+]
 
 
 def main() -> None:
@@ -26,6 +31,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="timing of each candidate")
     parser.add_argument("--threads", type=int, default=2, help="threads torch may use")
     parser.add_argument("--out", type=Path, default=Path("compare-vit-tiny"), help="folder of the report")
+    parser.add_argument("--csv", type=Path, help="also write the figures to this file, as in results/")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     model, photographs = vit_tiny(), assets() / "imagenet_dev" / "labels.csv"
@@ -43,14 +49,16 @@ def main() -> None:
     folder = comparison.save(args.out)
     print(as_markdown(comparison, time.perf_counter() - start))
     print(f"\nReport: {folder / 'index.html'}")
+    if args.csv:
+        write_csv(args.csv, comparison)
 
 
 def as_markdown(comparison: Comparison, seconds: float) -> str:
-    """The table for LOG.md, the decision, and where it was measured."""
+    """The table, the decision, and where it was measured."""
     place = comparison.environment
     lines = [
-        f"| {' | '.join(COLUMNS)} |",
-        f"|{'---|' * len(COLUMNS)}",
+        f"| setting | {' | '.join(column.terminal_head for column in COLUMNS)} | quartiles |",
+        f"|{'---|' * (len(COLUMNS) + 2)}",
         *(f"| {' | '.join(cells(entry))} |" for entry in comparison.entries),
         "",
         *(f"Not compared: {refused_text(refused)}" for refused in comparison.refused),
@@ -61,20 +69,26 @@ def as_markdown(comparison: Comparison, seconds: float) -> str:
     return "\n".join(lines)
 
 
+def write_csv(path: Path, comparison: Comparison) -> None:
+    columns = "setting method budget pareto macs_percent top1_percent agreement_percent kl images_per_second speedup"
+    columns += " speedup_q1 speedup_q3 overhead_percent memory_mib"
+    rows = []
+    for entry in comparison.entries:
+        _, *figures = (None if cell == "-" else cell.rstrip("%") for cell in cells(entry))
+        method, _, budget = entry.title.partition(" at ")
+        low, high = (figures.pop(6) or "-").split("-")
+        front = "*" if entry.pareto else None
+        rows.append([entry.title, method, budget, front, *figures[:6], low, high, *figures[6:]])
+    sample = f"ViT-Tiny, {comparison.data['images']} photographs, one run, batch {comparison.options['batch_size']}"
+    notes = [f"Not compared: {refused_text(refused)}" for refused in comparison.refused]
+    record(path, columns.split(), rows, sample, *notes, comparison.recommendation.sentence)
+
+
 def cells(entry: Entry) -> list[str]:
+    row = entry.as_dict()
     quartiles = "-" if entry.speed_up_quartiles is None else "-".join(f"{q:.2f}" for q in entry.speed_up_quartiles)
-    return [
-        f"**{entry.title}**" if entry.pareto else entry.title,
-        f"{100 * entry.mac_ratio:.1f}",
-        shown(entry.top1, "{:.1f}"),
-        f"{floored(entry.agreement):.1f}",
-        f"{entry.kl:.4f}",
-        shown(entry.images_per_second, "{:.1f}"),
-        shown(entry.speed_up, "{:.2f}"),
-        quartiles,
-        shown(entry.overhead, "{:.0%}"),
-        shown(entry.memory_mib, "{:.0f}"),
-    ]
+    setting = f"**{entry.title}**" if entry.pareto else entry.title
+    return [setting, *(column.terminal_text(row[column.name]) for column in COLUMNS), quartiles]
 
 
 if __name__ == "__main__":

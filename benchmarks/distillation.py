@@ -30,7 +30,7 @@ STUDENT = {"img_size": SIZE, "depth": 4}  # of the teacher's twelve blocks
 SITES = "1,2,3"
 PROBE_STEPS = 400
 KINDS = ("all", "class", "scratch")  # the longest first, so that no core waits long for the last
-SHORT = ("augmentation.scale=0.5,1", "optimiser.clip_norm=1")  # of a tenth of an image few steps learn too little
+SHORT = ("augmentation.scale=0.5,1", "optimizer.clip_norm=1")  # of a tenth of an image few steps learn too little
 
 
 def main() -> None:
@@ -63,7 +63,7 @@ def learn(place: Path, args: argparse.Namespace, chosen: tuple[str, float]) -> N
             say(keep=keep, start="scratch", steps=args.steps + PROBE_STEPS, top1=top1)
         else:
             loss, top1 = distilled(place / f"{kind}-{keep}", place / "teacher", args, keep, kind)
-            say(keep=keep, start=f"distil {kind}", steps=args.steps, probe=PROBE_STEPS, loss=loss, top1=top1)
+            say(keep=keep, start=f"distill {kind}", steps=args.steps, probe=PROBE_STEPS, loss=loss, top1=top1)
 
 
 def student(keep: float) -> list[str]:
@@ -75,7 +75,7 @@ def student(keep: float) -> list[str]:
 
 def from_scratch(place: Path, args: argparse.Namespace, keep: float) -> float | None:
     longer = argparse.Namespace(**{**vars(args), "steps": args.steps + PROBE_STEPS})
-    rates = [f"optimiser.lr={args.scratch_lr}", "schedule.warmup_epochs=0.2"]
+    rates = [f"optimizer.lr={args.scratch_lr}", "schedule.warmup_epochs=0.2"]
     return train("finetune", place, longer, *student(keep), *rates, *SHORT).best
 
 
@@ -84,7 +84,7 @@ def distilled(
 ) -> tuple[float | None, float | None]:
     """The last loss of a distillation, and the accuracy of a linear classifier on top."""
     recipe = "distill-all" if kind == "all" else "distill-cls"
-    told = [f"objective.teacher={teacher}", "objective.teacher_options={}", f"optimiser.lr={args.lr}"]
+    told = [f"objective.teacher={teacher}", "objective.teacher_options={}", f"optimizer.lr={args.lr}"]
     told += [f"objective.patch_weight={args.patch_weight}", "schedule.warmup_epochs=0.2", *SHORT]
     run = train(recipe, place, args, *student(keep), *told)
     probe = argparse.Namespace(**{**vars(args), "steps": PROBE_STEPS})
@@ -93,7 +93,7 @@ def distilled(
         place.with_name(place.name + "-probe"),
         probe,
         f"model.name={place / 'model'}",
-        "optimiser.lr=3e-2",
+        "optimizer.lr=3e-2",
         *SHORT,
     )
     return sum(run.history[-1]["train"].values()), head.best

@@ -31,12 +31,12 @@ from imagenette import (
 from photographs import vit_tiny
 
 import foveate as fv
-from foveate.adapters import reduction_of
-from foveate.train.dynamic import kept_shares
+from foveate.adapters import reducer_of
+from foveate.training.dynamic import kept_shares
 
 SITES = (3, 6, 9)
 OPTIONS = {
-    "lr": (2e-3, "optimiser.lr", "learning rate of the predictors"),
+    "lr": (2e-3, "optimizer.lr", "learning rate of the predictors"),
     "backbone-lr": (0.005, "objective.backbone_lr", "the backbone's, as a multiple of it; the paper's is 0.01"),
     "ratio-weight": (60.0, "objective.ratio_weight", "of the loss on the share of kept tokens; the paper's is 2"),
     "kl-weight": (0.5, "objective.kl_weight", "of the teacher's prediction; the paper's"),
@@ -54,9 +54,9 @@ def main() -> None:
     args = made.parse_args()
     schedule = fv.KeepRate(args.rho, blocks=SITES)
     untrained = fv.reduce_(ten_way_vit_tiny(args.size), fv.DynamicViT(), schedule)
-    reduction = reduction_of(untrained)
-    assert reduction is not None
-    counts = list(reduction.plan.counts)
+    reducer = reducer_of(untrained)
+    assert reducer is not None
+    counts = list(reducer.plan.counts)
     with folder(args.out) as place:
         judges = images(args, place)
         start = fv.save(vit_tiny(args.size) if args.thousand else ten_way_vit_tiny(args.size), place / "start")

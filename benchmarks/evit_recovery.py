@@ -29,7 +29,7 @@ def main() -> None:
         before = top1(ten_way_vit_tiny())
         without = top1(fv.reduce_(ten_way_vit_tiny(), fv.EViT(), schedule))
         start = fv.save(vit_tiny(), place / "start")
-        told = (f"model.name={start}", f"data.classes={class_file(place)}", *SHORT, f"optimiser.lr={args.lr}")
+        told = (f"model.name={start}", f"data.classes={class_file(place)}", *SHORT, f"optimizer.lr={args.lr}")
         warm = (f"reduction.keep_rate={args.keep}", "reduction.warmup_start=0", "reduction.warmup_epochs=0.3")
         train("evit-finetune", place / "tuned", args, *told, *warm, f"objective.self_kl={args.kl}")
         after = top1(ten_way(fv.load(place / "tuned" / "model")))

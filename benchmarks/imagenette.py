@@ -1,7 +1,8 @@
 """Short training runs on the Imagenette folder under FOVEATE_ASSETS, for benchmarks.
 
 Settings of these scripts were chosen on the 600 images of `val`, which therefore cannot confirm them. By default a
-fifth of the training images is held out and judges (`--on fresh`); what was looked at there before, LOG.md says.
+fifth of the training images is held out and judges (`--on fresh`); docs/experiments/training.md lists
+what was looked at there before.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import csv
 import io
 import json
+import logging
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,20 +24,19 @@ from photographs import assets, vit_tiny
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+import foveate as fv
 from foveate.data import Batch, Loader, open_data
 from foveate.data.preprocessing import Preprocessing
 from foveate.storage import write_text
-from foveate.train.config import override
-from foveate.train.loop import Outcome, Run
-from foveate.train.progress import Reporter
-from foveate.train.recipe import read_recipe
+from foveate.training import Outcome
+from foveate.training.recipe import read_recipe
 
 IMAGENET_PLACES = (0, 217, 482, 491, 497, 566, 569, 571, 574, 701)
 """Where Imagenette's ten classes, sorted by name, are among ImageNet's thousand."""
 
 SHORT = (
     "model.options={}",
-    *("optimiser.lr=1e-4", "optimiser.lr_batch=0", "schedule.warmup_epochs=0", "objective.smoothing=0"),
+    *("optimizer.lr=1e-4", "optimizer.lr_batch=0", "schedule.warmup_epochs=0", "objective.smoothing=0"),
     *("augmentation.mixup=0", "augmentation.cutmix=0", "augmentation.auto_augment=", "augmentation.erase=0"),
     *("augmentation.scale=0.5,1", "augmentation.repeats=1"),
 )
@@ -103,7 +104,7 @@ class Images:
 
     @torch.inference_mode()
     def judge(self, model: nn.Module) -> Verdict:
-        found = [(model(batch.images), batch.labels) for batch in self.batches(model.eval())]
+        found = [(model(batch.images), batch.targets) for batch in self.batches(model.eval())]
         logits, labels = (torch.cat(part) for part in zip(*found, strict=True))
         return Verdict(logits.argmax(dim=1) == labels, cross_entropy(logits, labels).item())
 
@@ -157,13 +158,11 @@ def train(recipe: str, place: Path, args: argparse.Namespace, *changes: str) -> 
     count = len(open_data(seen.source, "train"))
     epochs = -(-args.steps // (count // args.batch_size))
     config = read_recipe(recipe)
-    told = [f"data.source={seen.source}", f"data.batch_size={args.batch_size}", f"schedule.epochs={epochs}"]
-    told += [f"data.val={seen.split}"] if config.data.val else []  # a distillation is judged by what is built on it
-    told += [f"run.seed={args.seed}", f"run.steps={args.steps}"]
-    run = Run(override(config, [*told, *changes]), place, Reporter())
-    if run.resume():
-        print(f"  goes on after step {run.state.step}", flush=True)
-    return run.train()
+    values = [f"data.batch_size={args.batch_size}", f"schedule.epochs={epochs}"]
+    values += [f"data.val={seen.split}"] if config.data.val else []  # a distillation is judged by what is built on it
+    values += [f"run.seed={args.seed}", f"run.steps={args.steps}"]
+    logging.basicConfig(level=logging.INFO, format="  %(message)s")
+    return fv.train(config, data=seen.source, out=place, overrides=[*values, *changes], resume=True)
 
 
 def say(**figures: object) -> None:

@@ -15,7 +15,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import foveate as fv
-from foveate.report.compare.timing import peak_memory
+from foveate.evaluation.memory import peak_memory
 
 LEVEL_3 = fv.Keep([196, 194, 187, 163, 118, 85, 58, 47, 20, 12, 2, 0])
 SETTINGS: list[tuple[fv.Method, fv.Schedule]] = [

@@ -2,7 +2,8 @@
 
 Every method under one budget of MACs, its own included, with the exact last block: how often the decision is the
 unreduced model's (agreement), the mean divergence KL(unreduced || reduced) of its probabilities, top-1, and the
-seconds for all photographs. Run as ``FOVEATE_ASSETS=... python benchmarks/training_free.py``.
+seconds for all photographs. Run as ``FOVEATE_ASSETS=... python benchmarks/training_free.py``; with
+``--csv results/training_free.csv`` the README's table can be made again (results/render.py).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import torch
 from photographs import assets, logits, photographs, vit_tiny
+from recording import record
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -31,13 +33,28 @@ METHODS = (
     "power",
     "evit",
     "tome",
-    "token-pooling:output=medoid,rescale=false,carry=false",
+    "token-pooling:output=medoid,rescale=false,proportional_attention=false",
     "token-pooling:output=medoid,rescale=false",
-    "token-pooling:rescale=false,carry=false",
+    "token-pooling:rescale=false,proportional_attention=false",
     "token-pooling:rescale=false",
     "token-pooling",
     "ward",
     "ward:search=greedy",
+)
+NAMES = (  # of METHODS, in results/training_free.csv
+    "RandomSelect",
+    "ImportanceSelect",
+    "TopK",
+    "PoWER",
+    "EViT",
+    "ToMe",
+    "TokenPooling, medoids, no proportional attention (the paper's)",
+    "TokenPooling, medoids, proportional attention",
+    "TokenPooling, means, no proportional attention",
+    "TokenPooling, means, proportional attention",
+    "TokenPooling",
+    "Ward",
+    "Ward, greedy",
 )
 BUDGETS = (0.8, 0.65, 0.5)
 
@@ -81,6 +98,27 @@ def print_results(results: list[Result], title: str) -> None:
     Console(width=120).print(table)
 
 
+def write_csv(path: Path, results: list[Result], images: int) -> None:
+    """All rows but the unreduced model's, which is in the header; the budgets of a method stand together."""
+    unreduced, *reduced = results
+    names = dict(zip(METHODS, NAMES, strict=True))
+    order = list(dict.fromkeys(r.method for r in reduced))
+    rows = [
+        (
+            names.get(r.method, r.method),
+            r.budget,
+            f"{100 * r.agreement:.1f}",
+            f"{r.divergence:.4f}",
+            f"{100 * r.top1:.1f}",
+            f"{r.seconds:.1f}",
+        )
+        for r in sorted(reduced, key=lambda r: order.index(r.method))
+    ]
+    columns = ("method", "budget", "agreement_percent", "kl", "top1_percent", "seconds")
+    whole = f"{unreduced.top1:.1%} top-1 unreduced, {unreduced.seconds:.1f} s"
+    record(path, columns, rows, f"ViT-Tiny, {images} photographs ({whole}), with the exact last block")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--limit", type=int, help="use the first N photographs only")
@@ -88,6 +126,7 @@ def main() -> None:
     parser.add_argument("--method", nargs="+", default=METHODS, help="name:option=value,... as in `foveate methods`")
     parser.add_argument("--threads", type=int, default=2, help="threads torch may use")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
+    parser.add_argument("--csv", type=Path, help="also write the figures to this file, as in results/")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     images, labels = photographs(assets() / "imagenet_dev", args.limit)
@@ -102,6 +141,8 @@ def main() -> None:
     print_results(results, f"ViT-Tiny, {len(images)} photographs, exact last block")
     if args.json:
         args.json.write_text(json.dumps([vars(r) for r in results], indent=1) + "\n")
+    if args.csv:
+        write_csv(args.csv, results, len(images))
 
 
 if __name__ == "__main__":

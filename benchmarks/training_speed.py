@@ -20,10 +20,11 @@ from torch import nn
 
 import foveate as fv
 from foveate.data import Loader, open_data
-from foveate.report.environment import describe_environment
-from foveate.report.speed import interleave
-from foveate.train.augmentation import training_transform
-from foveate.train.recipe import read_recipe
+from foveate.data.preprocessing import Preprocessing
+from foveate.evaluation.environment import describe_environment
+from foveate.evaluation.timing import interleave
+from foveate.tasks.augmentation import training_transform
+from foveate.training.recipe import read_recipe
 
 METHODS = {"evit": fv.EViT(), "tome": fv.ToMe()}
 
@@ -49,7 +50,7 @@ def main() -> None:
         macs = fv.cost(models["unreduced"]).macs / fv.cost(models[name]).macs
         pace = args.batch_size / median(r[name] for r in rounds)
         spread = f"{median(ratios):.3f}x ({low:.3f}-{high:.3f})"
-        print(f"{name}: {pace:.1f} img/s, {spread}, MAC ratio {macs:.3f}, realised {median(ratios) / macs:.3f}")
+        print(f"{name}: {pace:.1f} img/s, {spread}, MAC ratio {macs:.3f}, realized {median(ratios) / macs:.3f}")
     print(f"unreduced: {args.batch_size / median(r['unreduced'] for r in rounds):.1f} img/s")
     for workers in (0, 1, 2):
         print(f"loader with {workers} workers: {loaded(models['unreduced'], args.batch_size, workers):.0f} img/s")
@@ -57,13 +58,13 @@ def main() -> None:
 
 def timer(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> Callable[[], float]:
     """Seconds of one training step."""
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
 
     def step() -> float:
         start = time.perf_counter()
         torch.nn.functional.cross_entropy(model(images), labels).backward()
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
         return time.perf_counter() - start
 
     return step
@@ -71,7 +72,7 @@ def timer(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> Calla
 
 def loaded(model: nn.Module, batch_size: int, workers: int, batches: int = 40) -> float:
     """Images per second of the loader by itself, after a few batches to get going."""
-    transform = training_transform(read_recipe("deit"), model)
+    transform = training_transform(Preprocessing.of(model), read_recipe("deit").augmentation)
     loader = Loader(open_data(data(), "train"), transform, batch_size, seed=0, train=True, workers=workers)
     flow = loader.epoch(0)
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""Choose the most faithful setting that answers in time.
+"""Choose the most faithful setting within a latency.
 
 python examples/choose_for_a_latency.py PHOTOS 40   at most 40 ms for one image
 python examples/choose_for_a_latency.py --offline   the small built-in model on built-in scenes, no download
@@ -10,6 +10,7 @@ import sys
 import timm
 
 import foveate as fv
+from foveate.evaluation.numbers import percent
 from foveate.report.compare.question import milliseconds
 
 WORDS = [word for word in sys.argv[1:] if not word.startswith("-")]
@@ -19,24 +20,26 @@ if WORDS:
 else:
     from foveate.models.demo import demo_model
 
-    print("No folder of photographs was given: this is the built-in model on built-in scenes.")
+    print("No folder of photographs given: using the built-in model on built-in scenes.")
     model, data, options = demo_model(), "scenes:", {"limit": 60, "seconds": 0.1}
 
 # %% Latency is the time of one batch, so measure with the batch you will serve: one image
-comparison = fv.compare(model, data, methods=["tome", "topk"], budgets=(0.8, 0.6, 0.4), batch_size=1, **options)
+comparison = fv.compare(model, data, methods=["ToMe", "TopK"], budgets=(0.8, 0.6, 0.4), batch_size=1, **options)
 for entry in comparison.entries:
-    print(f"{entry.title:20} {milliseconds(entry, 1):6.1f} ms   {entry.agreement:5.1f} % of decisions unchanged")
+    print(f"{entry.title:20} {milliseconds(entry, 1):6.1f} ms   {percent(entry.agreement):>5} % of decisions unchanged")
 
-# %% Ask. Without a wish of your own: three quarters of what the unreduced model takes
-wish = float(WORDS[1]) if len(WORDS) > 1 else 0.75 * milliseconds(comparison.entries[0], 1)
+# %% Choose. Without a limit of your own: three quarters of the unreduced model's time
+limit = float(WORDS[1]) if len(WORDS) > 1 else 0.75 * milliseconds(comparison.entries[0], 1)
 try:
-    chosen = comparison.best(latency=wish)
-    print(f"Within {wish:.1f} ms: {chosen.title}, {chosen.agreement:.1f} % of decisions unchanged.\n{chosen.python}")
-except ValueError as error:  # says what comes nearest
+    chosen = comparison.best(latency=limit)
+    print(
+        f"Within {limit:.1f} ms: {chosen.title}, {percent(chosen.agreement)} % of decisions unchanged.\n{chosen.python}"
+    )
+except ValueError as error:  # names the setting that comes closest
     print(error)
 
-# %% A time that must hold, and decisions that must hold: both can be asked for
+# %% Both can be required: a latency, and a share of unchanged decisions
 try:
-    print(comparison.best(latency=wish, agreement=0.99).title)
+    print(comparison.best(latency=limit, agreement=0.99).title)
 except ValueError as error:
     print(error)

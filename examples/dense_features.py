@@ -14,7 +14,7 @@ from torch.nn.functional import cosine_similarity
 
 import foveate as fv
 from foveate.data.preprocessing import Preprocessing, open_image
-from foveate.report.drawing import picture_of, rescaled
+from foveate.drawing.pixels import rescale, to_pil_image
 
 OFFLINE = "--offline" in sys.argv
 PHOTO = [word for word in sys.argv[1:] if not word.startswith("-")]
@@ -22,10 +22,10 @@ NAME, SIZE = "vit_small_patch14_dinov2", 224
 try:
     model = timm.create_model(NAME, pretrained=not OFFLINE, img_size=SIZE, num_classes=0).eval()
 except Exception as error:  # no network, or the hub is down: many kinds
-    print(f"The weights could not be fetched ({type(error).__name__}).")
+    print(f"The weights could not be downloaded ({type(error).__name__}).")
     OFFLINE, model = True, timm.create_model(NAME, img_size=SIZE, num_classes=0).eval()
 if OFFLINE:
-    print("The weights are random: shapes and cost below are right, similarities and colours mean nothing.")
+    print("The weights are random: shapes and cost below are right, similarities and colors mean nothing.")
 
 # %% The image
 if PHOTO:
@@ -50,17 +50,17 @@ print(
 print(f"{share:.0%} of the MACs, mean cosine similarity {float(cosine_similarity(whole, reduced).mean()):.3f}")
 
 
-# %% Look: the three main directions of the unreduced features as colours, for both
-def coloured(features: torch.Tensor, directions: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+# %% Draw both: the three main directions of the unreduced features as colors
+def colored(features: torch.Tensor, directions: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
     """Bytes (3, H, W) from features (1, C, H, W)."""
     flat = (features[0].flatten(1).T - mean) @ directions
-    colours = torch.stack([rescaled(column) for column in flat.T]).view(3, *features.shape[-2:])
-    return (255 * colours).round().to(torch.uint8)
+    colors = torch.stack([rescale(column) for column in flat.T]).view(3, *features.shape[-2:])
+    return (255 * colors).round().to(torch.uint8)
 
 
 tokens = whole[0].flatten(1).T
 mean = tokens.mean(dim=0)
 directions = torch.linalg.svd(tokens - mean, full_matrices=False).Vh[:3].T
-both = torch.cat([coloured(whole, directions, mean), coloured(reduced, directions, mean)], dim=2)
-picture_of(both.repeat_interleave(14, dim=1).repeat_interleave(14, dim=2)).save("dense-features.png")
+both = torch.cat([colored(whole, directions, mean), colored(reduced, directions, mean)], dim=2)
+to_pil_image(both.repeat_interleave(14, dim=1).repeat_interleave(14, dim=2)).save("dense-features.png")
 print("Unreduced (left) and reduced (right) are in dense-features.png.")

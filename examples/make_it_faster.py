@@ -1,6 +1,6 @@
-"""Make a pretrained model faster, and know what that costs.
+"""Make a pretrained model faster, and see what that costs.
 
-    python examples/make_it_faster.py PHOTOS            a folder of images that your model knows
+    python examples/make_it_faster.py PHOTOS            a folder of images of the kind that your model was trained on
     python examples/make_it_faster.py --offline         the small built-in model on built-in scenes, no download
 
 Cells begin with `# %%`, so that editors run them one by one, as in a notebook.
@@ -13,6 +13,7 @@ import timm
 import torch
 
 import foveate as fv
+from foveate.evaluation.numbers import percent
 
 PHOTOS = [word for word in sys.argv[1:] if not word.startswith("-")]
 if PHOTOS:
@@ -21,23 +22,23 @@ if PHOTOS:
 else:
     from foveate.models.demo import demo_model
 
-    print("No folder of photographs was given: this is the built-in model on built-in scenes.")
+    print("No folder of photographs given: using the built-in model on built-in scenes.")
     model, data, options = demo_model(), "scenes:", {"limit": 100, "seconds": 0.1}
 
 # %% Compare. A few methods, two budgets; leave both out to try everything
-comparison = fv.compare(model, data, methods=["tome", "evit", "ward"], budgets=(0.8, 0.6), **options)
+comparison = fv.compare(model, data, methods=["ToMe", "EViT", "Ward"], budgets=(0.8, 0.6), **options)
 print(comparison.recommendation.sentence)
 for entry in comparison.entries:
-    print(f"{entry.title:20} {entry.speed_up:5.2f}x   {entry.agreement:5.1f} % of decisions unchanged")
+    print(f"{entry.title:20} {entry.speed_up:5.2f}x   {percent(entry.agreement):>5} % of decisions unchanged")
 
-# %% Everything in one page, to look at and to pass on
+# %% Everything on one page, to look at and to share
 folder = comparison.save("make-it-faster")
-print(f"The whole report: {folder / 'index.html'}")
+print(f"Report: {folder / 'index.html'}")
 
 # %% Apply the fastest setting that leaves 95 % of the decisions unchanged
 chosen = comparison.best(agreement=0.95)
 print(f"Chosen: {chosen.title}\n{chosen.python}")
-chosen.apply_(model)  # does what the two lines do
+chosen.apply_(model)  # the same as the lines printed above
 
 # %% The model is used as before
 size = comparison.model["image_size"]

@@ -12,7 +12,7 @@ import timm
 
 import foveate as fv
 from foveate.data.preprocessing import Preprocessing, open_image
-from foveate.report.pictures.tokens import draw_tokens
+from foveate.drawing.tokens import draw_tokens
 
 PHOTO = [word for word in sys.argv[1:] if not word.startswith("-")]
 if PHOTO:
@@ -21,19 +21,19 @@ else:
     from foveate.data.scenes import scene
     from foveate.models.demo import demo_model
 
-    print("No photograph was given: this is the built-in model on a built-in scene.")
+    print("No photograph given: using the built-in model on a built-in scene.")
     model, picture = demo_model(), scene(4, split="val").image
 
 preprocessing = Preprocessing.of(model)
 pixels = preprocessing.crop(picture)  # what the model sees, as bytes
-images = preprocessing.normalise(pixels)[None]
+images = preprocessing.normalize(pixels)[None]
 
-# %% Three ways to spend half of the work: drop, fuse, merge
+# %% Three ways to save half of the MACs: drop, fuse, merge
 for method in (fv.TopK(), fv.EViT(), fv.ToMe()):
     name = type(method).__name__
     fv.reduce_(model, method, fv.Budget(0.5))
     trace = fv.trace(model, images)
-    owner = trace.owner(-1)[0]  # for each patch the token it went to, -1 where it was dropped
+    owner = trace.owner(-1)[0]  # for each patch the token that holds it, -1 if it was dropped
     held = owner[owner >= 0].bincount()
     print(
         f"{name}: {trace.counts[-1]} tokens of {len(owner)} patches; {int((owner < 0).sum())} patches dropped, "

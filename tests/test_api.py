@@ -27,7 +27,7 @@ from zoo import DEPTH, IMAGE, PATCHES, images, make
         ("timm-cls", fv.ToMe(), None, {}, "ToMe needs a schedule"),
         ("timm-cls", fv.ToMe, fv.Keep({}), {}, r"an instance such as ToMe\(\)"),
         ("timm-cls", fv.Keep({}), fv.ToMe(), {}, "method is an instance"),
-        ("timm-cls", fv.ToMe(), 0.5, {}, "schedule is one of Keep"),
+        ("timm-cls", fv.ToMe(), [9, 9], {}, "schedule is one of Keep"),
         ("timm-cls", fv.ToMe(), fv.Budget(0.01), {}, r"Budget\(0.01\) cannot be met by ToMe"),
     ],
 )
@@ -59,7 +59,7 @@ def test_restoring_an_untouched_model_is_an_error():
     [
         ((0, 3, IMAGE, IMAGE), "batch is empty"),
         ((2, 3, 20, 28), "20 x 28, the model takes 24 x 24"),
-        ((3, IMAGE, IMAGE), r"Images are \(batch, channels, height, width\)"),
+        ((3, IMAGE, IMAGE), r"Images are a tensor \(batch, channels, height, width\)"),
     ],
 )
 def test_bad_images_get_words(family, shape, match):

@@ -23,16 +23,18 @@ SCHEDULES = [
 
 @pytest.fixture
 def saved(tmp_path):
-    model = fv.reduce_(make("torchvision"), fv.EViT(carry=True), fv.Keep({1: 20}), exact_last_block=True)
+    model = fv.reduce_(
+        make("torchvision"), fv.EViT(proportional_attention=True), fv.Keep({1: 20}), exact_last_block=True
+    )
     return fv.save(model, tmp_path / "saved")
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
 def test_every_schedule_travels(schedule, tmp_path):
-    model = fv.reduce_(make("torchvision"), fv.ToMe(carry=False), schedule)
+    model = fv.reduce_(make("torchvision"), fv.ToMe(proportional_attention=False), schedule)
     loaded = fv.load(fv.save(model, tmp_path / "m"))
     assert loaded.foveate.schedule == schedule
-    assert loaded.foveate.method == fv.ToMe(carry=False)
+    assert loaded.foveate.method == fv.ToMe(proportional_attention=False)
     with torch.no_grad():
         assert torch.equal(loaded(images()), model.eval()(images()))
 
@@ -96,7 +98,7 @@ def test_a_crash_while_saving_leaves_the_old_model(saved, monkeypatch, step):
     monkeypatch.setattr(storage, step, crash)
     with pytest.raises(KeyboardInterrupt):
         fv.save(fv.reduce_(make("torchvision"), fv.ToMe(), fv.RemovePerBlock(2)), saved)
-    assert fv.load(saved).foveate.method == fv.EViT(carry=True)
+    assert fv.load(saved).foveate.method == fv.EViT(proportional_attention=True)
 
 
 def test_a_save_that_was_killed_before_its_manifest_does_not_hinder_the_next(tmp_path):
@@ -129,7 +131,7 @@ def test_a_folder_with_other_things_is_not_written_to(tmp_path):
         (lambda folder: _edit(folder, weights="../other.safetensors"), "points outside"),
         (lambda folder: next(folder.glob("*.safetensors")).unlink(), "are not there"),
         (lambda folder: next(folder.glob("*.safetensors")).write_bytes(b"cut"), "not a readable safetensors"),
-        (lambda folder: _edit(folder, model={"library": "keras"}), "no adapter for the library 'keras'"),
+        (lambda folder: _edit(folder, model={"library": "keras"}), "no family for the library 'keras'"),
     ],
 )
 def test_damaged_saves_are_refused_with_words(saved, damage, match):

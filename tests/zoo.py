@@ -6,7 +6,7 @@ meet in few places:
 - A method sees a block through the engine alone: its site, the scores it needs, whether attention reads sizes,
   whether it trains by masks, whether it has a module (``asks_of_engine``). Methods that ask for the same run through
   the same lines of the engine and of a block's pieces. So one method of every such kind is paired with one family of
-  every *kind of block* (``Family.block``: the families that share one are run by the same ``BlockOps``).
+  every *kind of block* (``Family.block``: the families that share one are run by the same ``BlockPieces``).
 - What a method computes itself depends on the tensors it gets, which look the same for all blocks, and on the prefix:
   so every method and every variant of it runs on one family with a class token and registers, and every method on one
   family without any prefix token.
@@ -16,7 +16,8 @@ meet in few places:
 
 ``PAIRS`` is the union of the three. ``FEW_PAIRS`` is for laws that take seconds to check (compile, export) and that a
 method or a family breaks by its own code: a value read into Python, a state kept, a class that does not travel. There
-every method, every variant and every family occurs once, each method with another family.
+every method, every variant and every family occurs once, each method with another family. ``COMPILED_PAIRS`` leaves
+out variants and families that run no other code of ours; export traces those too.
 
 A new family is one entry in ``FAMILIES``; a new method none at all.
 """
@@ -39,45 +40,45 @@ from torch import Tensor, nn
 from torchvision.models import VisionTransformer as TorchvisionViT
 
 import foveate as fv
-from foveate.adapters import encode, find_adapter
 from foveate.methods import Site, all_methods
+from foveate.methods.learned import MaskTrainedMethod
 from foveate.models import LVViT
 
 IMAGE, PATCH, DIM, DEPTH, HEADS, CLASSES = 24, 4, 32, 4, 2, 7
 GRID = (IMAGE // PATCH, IMAGE // PATCH)
 PATCHES = GRID[0] * GRID[1]
 SITES = (1, 2)  # blocks that reduce in the contract's schedule
+SHALLOW = 3  # blocks where tracing each takes time: one as it is, one that reduces, one that reduces what was reduced
 
 
 def _timm(cls: type = VisionTransformer, **options: Any) -> nn.Module:
-    size = {"img_size": IMAGE, "patch_size": PATCH, "embed_dim": DIM, "depth": DEPTH, "num_heads": HEADS}
+    size = {"img_size": IMAGE, "patch_size": PATCH, "embed_dim": DIM, "num_heads": HEADS}
     return cls(**(size | {"num_classes": CLASSES} | options))
 
 
 _HF_SIZE = {
     "hidden_size": DIM,
-    "num_hidden_layers": DEPTH,
     "num_attention_heads": HEADS,
     "image_size": IMAGE,
     "patch_size": PATCH,
 }
 
 
-def _hf(name: str, config: str, attention: str = "sdpa", **options: Any) -> nn.Module:
-    made = getattr(transformers, config)(**_HF_SIZE, num_labels=CLASSES, **options)
+def _hf(name: str, config: str, depth: int, attention: str = "sdpa", **options: Any) -> nn.Module:
+    made = getattr(transformers, config)(**_HF_SIZE, num_hidden_layers=depth, num_labels=CLASSES, **options)
     return getattr(transformers, name)._from_config(made, attn_implementation=attention)
 
 
-def _hf_two_towers(name: str, config: str) -> nn.Module:
+def _hf_two_towers(name: str, config: str, depth: int) -> nn.Module:
     text = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    vision = _HF_SIZE | {"intermediate_size": 4 * DIM}
+    vision = _HF_SIZE | {"intermediate_size": 4 * DIM, "num_hidden_layers": depth}
     special = {"vocab_size": 40, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
     made = getattr(transformers, config)(vision_config=vision, text_config=text | special, num_labels=CLASSES)
     return getattr(transformers, name)._from_config(made)
 
 
-def _torchvision() -> nn.Module:
-    model = TorchvisionViT(IMAGE, PATCH, DEPTH, HEADS, DIM, 4 * DIM, num_classes=CLASSES)
+def _torchvision(depth: int) -> nn.Module:
+    model = TorchvisionViT(IMAGE, PATCH, depth, HEADS, DIM, 4 * DIM, num_classes=CLASSES)
     nn.init.normal_(model.heads.head.weight, std=0.2)  # torchvision starts it at zero, which would hide everything
     return model
 
@@ -93,10 +94,10 @@ class GatedAttention(Attention):
 
 
 class Family(NamedTuple):
-    """How a small model is built, and the kind of its blocks: kinds are told apart by the pieces they are run by."""
+    """A kind of block, told apart by the pieces it is run in, and how a small model of a given depth is built."""
 
     block: str
-    build: Callable[[], nn.Module]
+    build: Callable[..., nn.Module]
 
 
 # the first family of each kind of block stands for it, so it is the one with most to get wrong
@@ -149,15 +150,15 @@ ONE_PER_BLOCK = tuple({family.block: name for name, family in reversed(FAMILIES.
 WITHOUT_PREFIX = "timm-mean"
 
 
-def make(family: str) -> Any:
+def make(family: str, depth: int = DEPTH) -> Any:
     """A fresh model of that family in evaluation mode; always the same weights."""
-    return copy.deepcopy(_made(family))
+    return copy.deepcopy(_made(family, depth))
 
 
 @cache
-def _made(family: str) -> nn.Module:
+def _made(family: str, depth: int = DEPTH) -> nn.Module:
     torch.manual_seed(sorted(FAMILIES).index(family))
-    model = FAMILIES[family].build()
+    model = FAMILIES[family].build(depth=depth)
     with torch.no_grad():  # away from the tidy initial values under which mistakes cancel
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -185,24 +186,24 @@ def variants() -> list[fv.Method]:
 
 def family_of(model: nn.Module) -> Any:
     """What foveate knows of a model: its blocks and their pieces, its embedding, its shape."""
-    return find_adapter(model)
+    return fv.inspect(model)
 
 
 def num_prefix(model: nn.Module) -> int:
-    return family_of(model).num_prefix(model)
+    return family_of(model).num_prefix
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
-    return family_of(model).blocks(model)
+    return family_of(model).blocks
 
 
 def encoded(model: nn.Module, x: Tensor, **options: Any) -> Any:
     """The run through embedding and blocks, without the head."""
-    return encode(family_of(model), model, x, **options)
+    return family_of(model).encode(x, **options)
 
 
 def fits(method: fv.Method, family: str) -> bool:
-    return not method.needs_class_token or family_of(_made(family)).has_cls(_made(family))
+    return not method.needs_class_token or family_of(_made(family)).has_cls
 
 
 def schedule_for(method: fv.Method) -> fv.Schedule | None:
@@ -210,9 +211,9 @@ def schedule_for(method: fv.Method) -> fv.Schedule | None:
     return fv.KeepRate(0.6, blocks=SITES) if own is None else None
 
 
-def reduced(family: str, method: fv.Method, **options: Any) -> Any:
+def reduced(family: str, method: fv.Method, depth: int = DEPTH, **options: Any) -> Any:
     torch.manual_seed(7)  # for what a method learns
-    return fv.reduce_(make(family), method, schedule_for(method), **options)
+    return fv.reduce_(make(family, depth), method, schedule_for(method), **options)
 
 
 @cache
@@ -248,8 +249,9 @@ def asks_of_engine(method: fv.Method) -> tuple[Any, ...]:
     """All that the engine reads of a method on its way through a block; equal ones run the same lines."""
     needs = None if method.needs_class_token else method.needs(False)
     learns = any(key.startswith("foveate.") for key in reduced(ONE_PER_BLOCK[0], method).state_dict())
-    asks = (method.site, method.needs(True), needs, method.carries_size, method.uses_size, learns)
-    return (*asks, method.trains_by_masks, method.heads_weigh_by_size, method.needs_class_token)
+    asks = (method.site, method.needs(True), needs, method.proportional_attention, method.uses_size, learns)
+    by_masks = isinstance(method, MaskTrainedMethod)
+    return (*asks, by_masks, method.heads_weigh_by_size, method.needs_class_token)
 
 
 def _one_per_kind_of_method() -> list[fv.Method]:
@@ -260,29 +262,40 @@ ONE_PER_SITE: tuple[fv.Method, ...] = (fv.DynamicViT(), fv.ToMe(), fv.HVTPool(),
 """Their tokens are chosen by a module and masked in training; merged; pooled, and not weighed by heads; all there."""
 
 
-def _one_each() -> list[Pair]:
-    """Every method, every variant and every family once or more, in as few pairs as there are methods and variants."""
+def _one_each(methods: Iterable[fv.Method], families: Iterable[str]) -> list[Pair]:
+    """Every one of the methods and of the families once or more, in few pairs."""
     # heads that read patch tokens meet methods that merge them, so that sizes reach these heads
-    waiting = sorted(FAMILIES, key=lambda name: not _head_reads_patches(name))
-    methods = sorted(
-        [*defaults(), *variants()], key=lambda method: not (method.uses_size and method.site is not Site.KV)
-    )
+    waiting = sorted(families, key=lambda name: not _head_reads_patches(name))
     made: list[Pair] = []
-    for method in methods:
+    for method in sorted(methods, key=lambda m: not _merges(m)):
         waiting = waiting or list(ONE_PER_BLOCK)
         family = next((name for name in waiting if fits(method, name)), ONE_PER_BLOCK[0])
         waiting = [name for name in waiting if name != family]
         made.append((method, family))
-    used = {family for _, family in made}
-    return made + _pairs([fv.ToMe()], [name for name in FAMILIES if name not in used])
+    served = {family for method, family in made if _merges(method) or not _head_reads_patches(family)}
+    return made + _pairs([fv.ToMe()], [name for name in families if name not in served])
+
+
+def _merges(method: fv.Method) -> bool:
+    return method.uses_size and method.site is not Site.KV
+
+
+def _one_per_forward() -> list[str]:
+    """One family of every class, kind of block and kind of pooling: what code of ours, and not of a library, runs."""
+    models = {name: _made(name) for name in reversed(FAMILIES)}
+    kinds = {(FAMILIES[n].block, type(m), getattr(m, "global_pool", None)): n for n, m in models.items()}
+    return list(kinds.values())[::-1]
 
 
 def _head_reads_patches(family: str) -> bool:
-    return family_of(_made(family)).shape(_made(family), GRID).head_reads_patches
+    return family_of(_made(family)).shape().head_reads_patches
 
 
-FEW_PAIRS = _one_each()
+FEW_PAIRS = _one_each([*defaults(), *variants()], FAMILIES)
 """For laws that are slow to check, and that a method, a family or a kind of block breaks by itself."""
+
+COMPILED_PAIRS = _one_each(dict.fromkeys([*defaults(), *_one_per_kind_of_method()]), _one_per_forward())
+"""For ``torch.compile``, which is slower still: the engine's paths and our own forward methods, not every option."""
 
 PAIRS = list(
     dict.fromkeys(

@@ -4,10 +4,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from foveate import models
-from foveate.adapters import Trace, UnsupportedModel
-from foveate.api import cost, drop_class_token_, features, fit_cluster_counts_, reduce_, reschedule_, restore_, trace
+from foveate.adapters import Trace, UnsupportedModel, inspect
+from foveate.api import cost, features, is_reduced, reduce_, reduced, reschedule_, restore_, trace
+from foveate.checks import check_method
 from foveate.core import Assignment
-from foveate.cost import Cost
+from foveate.costs import Cost
 from foveate.methods import (
     ClusterAttention,
     DynamicViT,
@@ -24,20 +25,34 @@ from foveate.methods import (
     ToMe,
     TopK,
     Ward,
+    list_methods,
 )
-from foveate.schedule import Budget, Keep, KeepRate, PlanError, RemovePerBlock, Schedule
+from foveate.methods import all_methods as _all_methods
+from foveate.reductions import Reduction
+from foveate.schedules import Budget, Keep, KeepRate, PlanError, RemovePerBlock, Schedule
 from foveate.storage import load, load_schedule, save, save_schedule
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
+    from foveate.evaluation import measure_speed
     from foveate.report.compare import compare
+    from foveate.training import train
+
+LAZY = {"compare": "foveate.report.compare", "measure_speed": "foveate.evaluation", "train": "foveate.training"}
+"""Jobs that are built on everything else here, so they are imported on first use."""
+
+
+def __dir__() -> list[str]:
+    """What the package offers; names of its own modules stay out of the way."""
+    return sorted(__all__)
 
 
 def __getattr__(name: str) -> Any:
-    """``fv.compare`` stands on everything else here, so it is imported when it is asked for."""
-    if name == "compare":
-        return importlib.import_module("foveate.report.compare").compare
+    if name in LAZY:
+        return getattr(importlib.import_module(LAZY[name]), name)
+    if name in (methods := _all_methods()):  # one that is not listed above: new, or of another package
+        return methods[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -58,6 +73,7 @@ __all__ = [
     "PoWER",
     "PoWERSearch",
     "RandomSelect",
+    "Reduction",
     "RemovePerBlock",
     "Schedule",
     "StridedConv",
@@ -67,18 +83,23 @@ __all__ = [
     "Trace",
     "UnsupportedModel",
     "Ward",
+    "check_method",
     "compare",
     "cost",
-    "drop_class_token_",
     "features",
-    "fit_cluster_counts_",
+    "inspect",
+    "is_reduced",
+    "list_methods",
     "load",
     "load_schedule",
+    "measure_speed",
     "models",
     "reduce_",
+    "reduced",
     "reschedule_",
     "restore_",
     "save",
     "save_schedule",
     "trace",
+    "train",
 ]

@@ -2,6 +2,6 @@
 
 import sys
 
-from foveate.cli.main import main
+from foveate_cli.main import main
 
 sys.exit(main())

@@ -7,19 +7,21 @@ import os
 import re
 import secrets
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from foveate.adapters import CHILD, Keeper, find_keeper, keeper_for, reduction_of
-from foveate.api import reduce_, restore_
-from foveate.methods.options import build, describe
-from foveate.schedule import OwnCounts, PlanError, Schedule, build_schedule, describe_schedule
+from foveate.adapters import CHILD, Family, inspect, rebuild
+from foveate.reductions import Reduction
+from foveate.schedules import PlanError, Schedule, schedule_from_dict, schedule_to_dict
 
 MANIFEST = "foveate.json"
 FORMAT = 1
+MANIFEST_FORMATS = (1, 2)
+"""Formats of the manifest that are read; the last is written. Format 1 is foveate 0.1's."""
 WEIGHTS = re.compile(r"model-[0-9a-f]{8}\.safetensors")  # not those of others: model-00001-of-00002.safetensors
 TEMPORARY = re.compile(re.escape(f".{MANIFEST}") + r"-[0-9a-f]{8}\.tmp")
 
@@ -31,16 +33,22 @@ def save(model: nn.Module, directory: str | os.PathLike[str]) -> Path:
     old save or the new one. Where the architecture cannot be rebuilt from plain data (a model built by hand), a
     warning says so, and ``load`` will ask for an untrained model of that shape.
     """
-    keeper = find_keeper(model)
+    family = inspect(model)
     folder = Path(directory)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; save needs a directory.")
     if folder.is_dir() and not (folder / MANIFEST).is_file() and not all(map(_is_left_over, folder.iterdir())):
         raise ValueError(f"{folder} holds other files and no {MANIFEST}. Give an empty or a new directory.")
-    how = _how(keeper, model)
+    _check_depth(family)
+    reduction = family.reduction.to_dict()
     folder.mkdir(parents=True, exist_ok=True)
     weights = folder / f"model-{secrets.token_hex(4)}.safetensors"
-    manifest = {"format": FORMAT, "weights": weights.name, "model": _checked_recipe(keeper, model), **how}
+    manifest = {
+        "format": MANIFEST_FORMATS[-1],
+        "weights": weights.name,
+        "model": _checked_architecture(family),
+        "reduction": reduction,
+    }
     tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in model.state_dict().items()}
     write_tensors(weights, tensors)  # before the manifest that names them
     write_text(folder / MANIFEST, json.dumps(manifest, indent=2))
@@ -63,15 +71,10 @@ def load(directory: str | os.PathLike[str], model: nn.Module | None = None) -> n
     """
     folder = Path(directory)
     manifest = _read_manifest(folder)
+    reduction = Reduction.from_dict(manifest.get("reduction"))
     if model is None:
         model = _rebuild(manifest.get("model"), folder)
-    reduction = manifest["reduction"]
-    if reduction is not None:
-        schedule = build_schedule(reduction["schedule"])
-        method = build(reduction["method"]["name"], reduction["method"]["options"])
-        own = isinstance(schedule, OwnCounts)
-        options = {name: reduction[name] for name in ("exact_last_block", "unit_qk") if name in reduction}
-        reduce_(model, method, None if own else schedule, **options)
+    reduction.apply_(model)
     _fill(model, folder / manifest["weights"])
     return model.eval()
 
@@ -80,7 +83,7 @@ def save_schedule(schedule: Schedule, path: str | os.PathLike[str]) -> Path:
     """Write a schedule to a JSON file, for example ``Keep(found_counts(model))`` after a search."""
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_text(file, json.dumps({"format": FORMAT, "schedule": describe_schedule(schedule)}, indent=2) + "\n")
+    write_text(file, json.dumps({"format": FORMAT, "schedule": schedule_to_dict(schedule)}, indent=2) + "\n")
     return file
 
 
@@ -91,44 +94,32 @@ def load_schedule(path: str | os.PathLike[str]) -> Schedule:
         raise ValueError(f"There is no file {file}.")
     data = read_json(file)
     try:
-        return build_schedule(dict(data["schedule"]))
-    except PlanError:
-        raise
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{file} does not hold a schedule written by foveate.save_schedule.") from error
+        return schedule_from_dict(data.get("schedule"))  # type: ignore[arg-type]
+    except PlanError as error:
+        raise ValueError(f"{file} does not hold a schedule written by foveate.save_schedule. {error}") from error
 
 
-def _how(keeper: Keeper, model: nn.Module) -> dict[str, Any]:
-    reduction = reduction_of(model)
-    if reduction is None:
-        return {"reduction": None}
-    blocks = len(keeper.blocks(model))
-    if blocks != reduction.shape.depth:
+def _check_depth(family: Family) -> None:
+    """Refuse a model that lost blocks after it was reduced: nothing stored could describe it."""
+    reducer = family.reducer
+    if reducer is not None and len(family.blocks) != reducer.shape.depth:
         raise ValueError(
-            f"This model was reduced with {reduction.shape.depth} blocks and has {blocks} left, which a save cannot "
-            "say. Save it before it is pruned."
+            f"This model was reduced with {reducer.shape.depth} blocks and has {len(family.blocks)} left, which a save "
+            "cannot describe. Save it before it is pruned."
         )
-    return {
-        "reduction": {
-            "method": describe(reduction.method),
-            "schedule": describe_schedule(reduction.schedule),
-            "exact_last_block": reduction.exact_last_block,
-            "unit_qk": reduction.unit_qk,
-        }
-    }
 
 
-def _checked_recipe(keeper: Keeper, model: nn.Module) -> dict[str, Any] | None:
-    """The recipe, if a model rebuilt from it is indeed the same one."""
-    recipe = keeper.recipe(model)
-    if recipe is not None:
-        recipe = json.loads(json.dumps(recipe, default=str))
+def _checked_architecture(family: Family) -> dict[str, Any] | None:
+    """The architecture, if a model rebuilt from it is indeed the same one."""
+    architecture = family.architecture()
+    if architecture is not None:
+        architecture = json.loads(json.dumps(architecture, default=str))
         try:
-            same = _fingerprint(_unreduced(keeper.rebuild(recipe))) == _fingerprint(model)
+            same = _fingerprint(family.rebuild(architecture)) == _fingerprint(family.model)
         except (AssertionError, RuntimeError, TypeError, ValueError):
             same = False  # an option this architecture does not take
         if same:
-            return recipe
+            return architecture
     warnings.warn(
         "This model's architecture cannot be rebuilt from plain data; load(directory, model=...) will need an "
         "unreduced model of the same shape.",
@@ -144,15 +135,10 @@ def _fingerprint(model: nn.Module) -> tuple[Any, ...]:
     return parts, shapes
 
 
-def _rebuild(recipe: dict[str, Any] | None, folder: Path) -> nn.Module:
-    if recipe is None:
+def _rebuild(architecture: dict[str, Any] | None, folder: Path) -> nn.Module:
+    if architecture is None:
         raise ValueError(f"{folder} does not hold the model's architecture. Call load({str(folder)!r}, model=...).")
-    return _unreduced(keeper_for(recipe["library"]).rebuild(recipe))
-
-
-def _unreduced(model: nn.Module) -> nn.Module:
-    """Some architectures are reduced as they are built (HVT); the manifest says how, and once is enough."""
-    return model if reduction_of(model) is None else restore_(model)
+    return rebuild(architecture)
 
 
 def _fill(model: nn.Module, weights: Path) -> None:
@@ -179,21 +165,21 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.is_file():
         raise ValueError(f"{folder} has no {MANIFEST}, so it was not written by foveate.save.")
-    manifest = read_json(path)
+    manifest = read_json(path, MANIFEST_FORMATS)
     if Path(str(manifest.get("weights"))).name != manifest.get("weights"):
         raise ValueError(f"{path} points outside its own directory: {manifest.get('weights')!r}.")
     return manifest
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """What a file of ours holds; anything that is not of this format is refused."""
+def read_json(path: Path, formats: Sequence[int] = (FORMAT,)) -> dict[str, Any]:
+    """What a file of ours holds; anything that is not of one of these formats is refused."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid JSON: {error}.") from error
     found = data.get("format") if isinstance(data, dict) else None
-    if found != FORMAT:
-        raise ValueError(f"{path} has format {found!r}; this foveate reads {FORMAT}.")
+    if isinstance(found, bool) or found not in formats:
+        raise ValueError(f"{path} has format {found!r}; this foveate reads {', '.join(map(str, formats))}.")
     return dict(data)
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 import foveate as fv
 from foveate.core import pool, selection
-from foveate.methods import Site
+from foveate.methods import LearnedMethod, Site
 from zoo import DIM, IMAGE, PATCH, PATCHES, images, make
 
 SCHEDULE = fv.KeepRate(0.6, blocks=(1, 2))
@@ -169,8 +169,8 @@ def test_what_was_frozen_stays_frozen_at_another_size():
     assert {name for name, p in model.named_parameters() if not p.requires_grad} == frozen
     plain = make("timm-cls")
     plain.pos_embed.requires_grad_(False)
-    assert not fv.drop_class_token_(plain).pos_embed.requires_grad
-    assert fv.drop_class_token_(make("timm-cls")).pos_embed.requires_grad
+    assert not fv.models.drop_class_token_(plain).pos_embed.requires_grad
+    assert fv.models.drop_class_token_(make("timm-cls")).pos_embed.requires_grad
 
 
 def test_patches_of_another_size_cost_what_they_cost_in_a_new_model():
@@ -187,7 +187,7 @@ def test_patches_of_another_size_cost_what_they_cost_in_a_new_model():
 
 
 @dataclasses.dataclass(frozen=True)
-class Scaled(fv.Method):
+class Scaled(LearnedMethod):
     """A method that learns: it multiplies the channels of the tokens it keeps, by numbers of each block."""
 
     site: ClassVar[Site] = Site.POST_BLOCK

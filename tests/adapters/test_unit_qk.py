@@ -5,7 +5,6 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import foveate as fv
-from foveate.adapters import encode, find_adapter
 from foveate.adapters.unit_qk import _unit
 from zoo import DEPTH, DIM, FAMILIES, HEADS, ONE_PER_LIBRARY, images, main_output, make
 
@@ -15,20 +14,19 @@ TWO_SITES = fv.KeepRate(0.6, blocks=(1, 2))
 
 def tokens_by_hand(model, x, alpha: list[float]) -> torch.Tensor:
     """Embedding and blocks with attention written out."""
-    adapter = find_adapter(model)
-    ops = adapter.ops(model)
-    tokens = adapter.embed(model, x)
-    for block, scale in zip(adapter.blocks(model), alpha, strict=True):
-        normed = ops.normed(block, tokens)
-        q, k, v = ops.project(block, normed)
+    family = fv.inspect(model)
+    tokens = family.embed(x)
+    for pieces, scale in zip(family.pieces(), alpha, strict=True):
+        normed = pieces.normed(tokens)
+        q, k, v = pieces.project(normed)
         cosine = torch.einsum("bhqd,bhkd->bhqk", q, k) / (q.norm(dim=-1)[..., None] * k.norm(dim=-1)[:, :, None])
         attended = (scale * cosine).softmax(dim=-1) @ v
-        tokens = ops.mlp(block, tokens + ops.after_attention(block, attended, normed))
+        tokens = pieces.mlp(tokens + pieces.after_attention(attended, normed))
     return tokens
 
 
 def tokens_of(model, x) -> torch.Tensor:
-    return encode(find_adapter(model), model, x).stream.tokens
+    return fv.inspect(model).encode(x).stream.tokens
 
 
 @pytest.mark.parametrize("family", FAMILIES)

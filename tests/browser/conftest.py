@@ -27,7 +27,7 @@ def _skip_aloud(missing: str) -> None:
     pytest.skip(missing)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser():
     program = next(filter(None, map(shutil.which, NAMES)), None)
     if program is None:
@@ -44,7 +44,7 @@ def browser():
         running.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def report(tmp_path_factory):
     """Addresses of the report with labels and without."""
     folder, maps = tmp_path_factory.mktemp("report"), gallery()

@@ -9,9 +9,9 @@ import torch
 from PIL import Image
 
 import foveate as fv
+from foveate.drawing.pixels import to_pil_image
 from foveate.methods import Site
 from foveate.report.compare.comparison import Comparison, Entry, Recommendation, Refused
-from foveate.report.drawing import picture_of
 from foveate.report.page import Gallery, collect_gallery
 from zoo import IMAGE, images, reduced
 
@@ -100,7 +100,7 @@ def pictures(number: int) -> list[Image.Image]:
     """Smooth colours: every patch differs from every other, and JPEG keeps them."""
     rows, columns = torch.meshgrid(torch.linspace(0, 1, 240), torch.linspace(0, 1, 240), indexing="ij")
     made = [torch.stack([rows, columns, (rows + columns * k) % 1]) for k in range(number)]
-    return [picture_of((40 + 150 * pixels).to(torch.uint8)) for pixels in made]
+    return [to_pil_image((40 + 150 * pixels).to(torch.uint8)) for pixels in made]
 
 
 def gallery(names: tuple[str, ...] = ("first.png", "second.png", "third.png")) -> Gallery:

@@ -8,7 +8,7 @@ import pytest
 import foveate as fv
 from browser.example_report import models
 from browser.page_probes import PATCH_COLOURS
-from foveate.report.pictures.tokens import TokenMap
+from foveate.drawing.tokens import TokenMap
 from zoo import DEPTH, GRID, PATCHES, images
 
 

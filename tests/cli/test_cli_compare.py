@@ -12,11 +12,11 @@ from safetensors.torch import save_file
 
 import foveate as fv
 from foveate.cli import compare as command
-from foveate.cli import main as entry
-from foveate.cli.main import main
 from foveate.report.compare import load_results, maps, run, saving
 from foveate.report.compare.timing import Speed
-from training import SMALL, make_images
+from foveate_cli import compare as words
+from foveate_cli.main import main
+from small_runs import SMALL, make_images
 
 MODEL = "test_vit"
 QUICK = ("--seconds", "0.001", "--methods", "tome", "topk", "--budgets", "0.7", "--batch-size", "5")
@@ -26,8 +26,6 @@ FILES = ["index.html", "results.csv", "results.json"]
 @pytest.fixture(autouse=True)
 def alone(monkeypatch, request):
     """The command by itself: the page and its token maps have tests of their own."""
-    if command not in entry.COMMANDS:
-        monkeypatch.setattr(entry, "COMMANDS", (*entry.COMMANDS, command))
     monkeypatch.setattr(maps, "collect", lambda *given: None)
     if "real_speed" not in request.fixturenames:
         monkeypatch.setattr(run, "measure_candidate", lambda *given: Speed(100.0, 1.5, (1.4, 1.6), 0.9, 1.0, 6))
@@ -74,7 +72,7 @@ def test_a_run_prints_a_table_a_decision_and_where_the_report_is(capsys, tmp_pat
     printed, err = capsys.readouterr()
     assert err == ""
     printed = " ".join(printed.split())  # titles wrap
-    for text in ("Unreduced", "Exact last block", "ToMe at 0.7", "Top-k at 0.7", "top-1 %", "10 images", "batch 5"):
+    for text in ("Unreduced", "Exact last block", "ToMe at 0.7", "TopK at 0.7", "top-1 %", "10 images", "batch 5"):
         assert text in printed
     assert printed.endswith(f"Report: {out / 'index.html'}")
     assert contents(out) == FILES
@@ -92,8 +90,8 @@ def test_json_is_the_stored_document(capsys, tmp_path, saved, photos):
     assert main(["compare", saved, "--data", str(photos), *QUICK, "--out", str(tmp_path), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads((tmp_path / "results.json").read_text())
-    for key in (*printed, *printed["entries"][0], *printed["recommendation"]):
-        assert key in command.EPILOG, f"--help does not document {key}"
+    for key in (*printed, *printed["recommendation"]):
+        assert key in words.EPILOG, f"--help does not document {key}"
 
 
 def test_random_weights_are_called_random(capsys, tmp_path, photos):
@@ -180,7 +178,7 @@ def test_ctrl_c_writes_what_is_measured_and_resume_goes_on(capsys, tmp_path, sav
 def test_an_old_interrupted_run_is_begun_anew_aloud(capsys, tmp_path, saved, photos):
     (tmp_path / "partial.json").write_text("{}")
     assert main(["compare", saved, "--data", str(photos), *QUICK, "--out", str(tmp_path)]) == 0
-    assert "begun anew; --resume would have gone on" in capsys.readouterr().err
+    assert "is replaced; --resume would continue it" in capsys.readouterr().err
     assert contents(tmp_path) == FILES
 
 
@@ -190,9 +188,9 @@ ERRORS = {
     ("--data", "PHOTOS"): "Images were given and no model",
     ("MODEL", "--data", "PHOTOS", "--budgets", "1.5"): "above 0 and below 1; got 1.5",
     ("MODEL", "--data", "PHOTOS", "--budgets", "65"): "For 65 % write 0.65",
-    ("MODEL", "--data", "PHOTOS", "--budgets", "many"): "invalid float value",
+    ("MODEL", "--data", "PHOTOS", "--budgets", "many"): "write a share as 0.5 or 50%",
     ("MODEL", "--data", "PHOTOS", "--budgets", "0.01"): "the smallest is 0.",
-    ("MODEL", "--data", "PHOTOS", "--methods", "evitt"): "There is no method 'evitt'. Did you mean evit",
+    ("MODEL", "--data", "PHOTOS", "--methods", "evitt"): "There is no method 'evitt'. Did you mean EViT",
     ("MODEL", "--data", "PHOTOS", "--methods", "dynamicvit"): "as a checkpoint",
     ("MODEL", "--data", "PHOTOS", "--checkpoint", "NOWHERE"): "has no foveate.json",
     ("MODEL", "--data", "PHOTOS", "--checkpoint", "MODEL"): "is not reduced",

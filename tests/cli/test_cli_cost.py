@@ -9,11 +9,10 @@ import torch
 import torchvision
 
 import foveate as fv
-from foveate.cli.main import main
-from foveate.cli.models import load_from
 from foveate.cli.output import run_lengths
+from foveate.cli.requests import load_from
 from foveate.methods.options import parse
-from foveate.schedule import build_schedule
+from foveate_cli.main import main
 
 
 @pytest.fixture
@@ -62,19 +61,17 @@ SCHEDULES = {
 @pytest.mark.parametrize("words", SCHEDULES)
 @pytest.mark.parametrize("exact", [False, True])
 def test_json_holds_the_library_s_numbers(cost_rows, words, exact):
-    methods = ["evit:fuse=false,carry=true", "tome"]
+    methods = ["EViT:fuse=false,proportional_attention=true", "ToMe"]
     options = [part for method in methods for part in ("--method", method)] + ["--exact-last-block"] * exact
     first, *rest = cost_rows("test_vit", *words.split(), *options)
     model = timm.create_model("test_vit")
     unreduced = fv.cost(model)
     assert_row_is(first, unreduced, unreduced)
-    assert first["method"] is None
+    assert fv.Reduction.from_dict(first["reduction"]).is_identity
     for row, text in zip(rest, methods, strict=True):
         fv.reduce_(model, parse(text), SCHEDULES[words], exact_last_block=exact)
         assert_row_is(row, fv.cost(model), unreduced)
-        assert row["exact_last_block"] == exact
-        assert build_schedule(row["schedule"]) == SCHEDULES[words]
-        assert row["method"]["name"] == text.partition(":")[0]
+        assert fv.Reduction.from_dict(row["reduction"]) == fv.Reduction(text, SCHEDULES[words], exact)
         fv.restore_(model)
 
 
@@ -89,13 +86,13 @@ def test_the_table_reads_like_the_numbers(run):
     assert result.code == 0
     model = fv.reduce_(timm.create_model("test_vit"), fv.EViT(), fv.Keep({1: 80, 3: 50}))
     lines = [line.split() for line in result.out.splitlines()]
-    (evit,) = [line for line in lines if line[:1] == ["evit"]]
+    (evit,) = [line for line in lines if line[:1] == ["EViT"]]
     macs, whole = fv.cost(model).macs, fv.cost(timm.create_model("test_vit")).macs
     assert evit[1:3] == ["keep", "1:80,3:50"]
     assert evit[3:5] == [f"{macs / 1e9:.3f}", f"{macs / whole:.1%}"]
     assert evit[-3:] == ["101", "81x2", "51x3"]
     assert any(line[:1] == ["unreduced"] and line[-1] == "101x6" for line in lines)
-    assert any(line[:1] == ["evit:fuse=false"] for line in lines)
+    assert any(line[:1] == ["EViT:fuse=false"] for line in lines)
 
 
 def test_keys_and_values_are_shown_where_only_they_are_reduced(cost_rows, run):
@@ -146,9 +143,9 @@ def test_a_saved_model_brings_its_reduction(cost_rows, tmp_path):
     unreduced, own, other = cost_rows(str(tmp_path / "saved"), "--method", "tome", "--remove", "3")
     assert unreduced["macs"] == fv.cost(timm.create_model("test_vit")).macs
     assert_row_is(own, fv.cost(model), fv.cost(timm.create_model("test_vit")))
-    assert own["method"]["name"] == "evit"
-    assert own["exact_last_block"]
-    assert (other["method"]["name"], other["exact_last_block"]) == ("tome", False)
+    own, other = (fv.Reduction.from_dict(row["reduction"]) for row in (own, other))
+    assert (own.method, own.exact_last_block) == (fv.EViT(), True)
+    assert (other.method, other.exact_last_block) == (fv.ToMe(), False)
 
 
 @pytest.mark.parametrize(
@@ -177,4 +174,7 @@ def test_a_saved_model_brings_what_its_method_learned(tmp_path):
     loaded = load_from(args)
     images = torch.randn(1, *loaded.image_size)
     with torch.no_grad():
-        assert torch.equal(loaded.own.apply_(loaded.model)(images), model(images))
+        assert torch.equal(loaded.own(images), model(images))
+    asked = loaded.reduced(fv.Reduction(fv.TopK(), fv.Keep({1: 9})))  # learned scales belong to the model
+    assert torch.equal(asked.foveate.unit_scales.alpha, model.foveate.unit_scales.alpha)
+    assert fv.inspect(loaded.model).reduction == fv.Reduction(unit_qk="learned")

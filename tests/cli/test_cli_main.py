@@ -14,15 +14,16 @@ import pytest
 from PIL import Image
 
 import foveate as fv
-from foveate.cli import cost as cost_command
-from foveate.cli import main as entry
+from foveate import drawing
 from foveate.cli import output
-from foveate.cli.arguments import parse_image_size, parse_keep
-from foveate.cli.main import COMMANDS, build_parser, main
-from foveate.methods.base import all_methods
 from foveate.methods.options import method_text, parse
-from foveate.report import pictures
+from foveate.methods.registry import all_methods
+from foveate.schedules_text import parse_keep
 from foveate.tables import Row, Table, registry, table
+from foveate_cli import cost as cost_command
+from foveate_cli import main as entry
+from foveate_cli.arguments import image_size
+from foveate_cli.main import COMMANDS, build_parser, main
 
 
 def wrong(capsys, *argv):
@@ -44,13 +45,13 @@ ERRORS = {
     "cost torchvision:vit_b_32 --image-size 224x320": "square images",
     "cost resnet18": "foveate does not know timm.models.resnet.ResNet",
     "cost resnet18 --image-size 64": "resnet18 cannot be built like this",
-    "cost test_vit --method nothing --remove 3": "There is no method 'nothing'. Known: cluster-attention, dynamicvit",
+    "cost test_vit --method nothing --remove 3": "There is no method 'nothing'. Known: ClusterAttention, DynamicViT",
     "cost test_vit --method evit:colour=red --remove 3": "EViT has no option 'colour'",
-    "cost test_vit --method evit:fuse=maybe --remove 3": "EViT.fuse takes true or false; got 'maybe'",
-    "cost test_vit --method evit": "evit needs a schedule: --keep-rate",
+    "cost test_vit --method evit:fuse=maybe --remove 3": "EViT.fuse is true or false; got 'maybe'",
+    "cost test_vit --method evit": "EViT needs a schedule: --budget",
     "cost test_vit --remove 3": "needs --method",
     "cost test_vit --exact-last-block": "needs --method",
-    "cost test_vit --method tome --remove 3 --blocks 1": "--blocks goes with --keep-rate",
+    "cost test_vit --method tome --remove 3 --blocks 1": "belongs to a keep rate or a budget",
     "cost test_vit --method tome --remove 3 --budget 0.5": "not allowed with argument --remove",
     "cost test_vit --method tome --remove many": "argument --remove: invalid int value: 'many'",
     "cost test_vit --method tome --keep 3:a": "write 3:100,6:50 (block:count) or one count per block; got '3:a'",
@@ -58,8 +59,8 @@ ERRORS = {
     "cost test_vit --method tome --keep 3:60,3:50": "a block is named twice",
     "cost test_vit --method tome --keep 3:1:1": "write 3:100,6:50",
     "cost test_vit --method topk --keep 60": "Keep lists 1 counts but the model has 6 blocks",
-    "cost test_vit --method topk --keep-rate 70": "For 70.0 % write 0.7",
-    "cost test_vit --method topk --keep-rate 0.7 --blocks 1,x": "write block numbers like 3,6,9; got '1,x'",
+    "cost test_vit --method topk --keep-rate 70": "For 70 % write 0.7",
+    "cost test_vit --method topk --keep-rate 0.7 --blocks 1,x": "write block numbers as 3,6,9; got '1,x'",
     "cost test_vit --method topk --keep-rate 0.7 --blocks 3,9": "the model has 6 blocks (0..5)",
     "cost test_vit --method topk --budget 0.0001": "cannot be met by TopK",
     "cost test_vit2 --method topk --remove 3 --exact-last-block": "exact_last_block needs a head",
@@ -67,7 +68,7 @@ ERRORS = {
     "cost test_vit --image-size 0": "write 224, 224x320",
     "cost test_vit --jso": "unrecognized arguments: --jso",
     "cots test_vit": "invalid choice: 'cots'",
-    "methods nothing": "There is no method 'nothing'. Known: cluster-attention, dynamicvit",
+    "methods nothing": "There is no method 'nothing'. Known: ClusterAttention, DynamicViT",
     "tables nothing": "There is no table 'nothing'. Known:",
     "show nothing": "There is no picture 'nothing'. Known:",
 }
@@ -116,7 +117,9 @@ def test_every_command_has_help_with_examples_that_parse(capsys, command):
     examples = [line.strip().partition("  ")[0] for line in command.EPILOG.splitlines() if "  foveate " in line]
     assert examples
     for example in examples:
-        assert build_parser().parse_args(shlex.split(example)[1:]).run is command.run
+        work = build_parser().parse_args(shlex.split(example)[1:]).work
+        assert callable(entry._work(work))
+        assert work.endswith(f".{module}:run")
 
 
 def test_the_examples_of_cost_run(capsys):
@@ -124,7 +127,7 @@ def test_the_examples_of_cost_run(capsys):
     assert len(examples) == 3
     for example in examples:
         assert main(shlex.split(example)[1:]) == 0
-    assert "evit:fuse=false" in capsys.readouterr().out
+    assert "EViT:fuse=false" in capsys.readouterr().out
 
 
 def test_cost_documents_its_keys(capsys):
@@ -138,7 +141,7 @@ def test_interrupted(capsys, monkeypatch):
     def interrupt(args: argparse.Namespace) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(entry.methods, "run", interrupt)
+    monkeypatch.setattr("foveate.cli.methods.run", interrupt)
     assert main(["methods"]) == 130
     assert capsys.readouterr().err == "foveate: interrupted\n"
 
@@ -172,12 +175,14 @@ def test_methods_lists_every_method_and_option(capsys):
 def test_methods_by_name(capsys):
     assert main(["methods", "tome"]) == 0
     out = capsys.readouterr().out
-    assert "carry=true  [true|false]" in out
-    assert "(proportional attention)" in out
-    assert "evit" not in out
+    assert "proportional_attention=true  [true|false]" in out
+    assert "Add log(size) to attention logits" in out
+    assert "EViT" not in out
 
 
-@pytest.mark.parametrize("text", ["evit", "evit:fuse=false,carry=true", "random:seed=3", "free-slice:site=kv", "tome"])
+@pytest.mark.parametrize(
+    "text", ["EViT", "EViT:fuse=false,proportional_attention=true", "RandomSelect:seed=3", "FreeSlice:site=kv", "ToMe"]
+)
 def test_methods_are_written_as_they_are_read(text):
     assert method_text(parse(text)) == text
 
@@ -185,9 +190,9 @@ def test_methods_are_written_as_they_are_read(text):
 def test_counts_and_sizes():
     assert parse_keep("3:100, 6:50") == fv.Keep({3: 100, 6: 50})
     assert parse_keep("9,8,7") == fv.Keep([9, 8, 7])
-    assert parse_image_size("224") == (None, 224, 224)
-    assert parse_image_size("224X320") == (None, 224, 320)
-    assert parse_image_size("4x224x320") == (4, 224, 320)
+    assert image_size("224") == (None, 224, 224)
+    assert image_size("224X320") == (None, 224, 320)
+    assert image_size("4x224x320") == (4, 224, 320)
 
 
 @pytest.mark.parametrize("width", [10, 40, 80, 200])
@@ -249,13 +254,13 @@ def test_pictures_without_any(capsys, monkeypatch):
 
 
 def test_a_picture_is_added_by_one_function(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(pictures, "_PICTURES", {})
+    monkeypatch.setattr(drawing, "_PICTURES", {})
     drawn = []
 
-    @pictures.picture("square")
-    def square(model, request):
+    @drawing.picture("square")
+    def square(model, images, *, name, blocks):
         """One square."""
-        drawn.append((type(model.foveate.method).__name__, list(request.images), request.blocks))
+        drawn.append((type(model.foveate.method).__name__, list(images), blocks))
         return Image.new("RGB", (4, 4))
 
     assert main(["show"]) == 0
@@ -272,6 +277,43 @@ def test_a_picture_is_added_by_one_function(capsys, monkeypatch, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["o.png"]
 
 
+def test_help_version_and_typing_errors_load_no_model_library():
+    script = (
+        "import sys; from foveate_cli.main import main\n"
+        "for line in ('--help', '--version', 'cost', 'compare --help', 'nonsense'): main(line.split())\n"
+        "print(sorted({'torch', 'timm', 'foveate', 'rich'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+def test_one_name_has_one_meaning_and_one_default_in_every_command():
+    same = ("--batch-size", "--workers", "--seed", "--device", "--max-broken", "--json", "--limit")
+    found = {}
+    for name, parser in build_parser()._subparsers._group_actions[0].choices.items():
+        if name == "train":  # whose defaults are the recipe's
+            continue
+        for action in parser._actions:
+            for option in set(action.option_strings) & set(same):
+                if (name, option) != ("speed", "--batch-size"):  # which measures several
+                    found.setdefault(option, set()).add((action.default, str(action.type), action.nargs))
+    assert set(found) == set(same)
+    assert all(len(meanings) == 1 for meanings in found.values()), found
+
+
+def test_methods_and_shares_can_be_written_in_every_usual_way(capsys):
+    lines = (
+        "--method tome --method topk --budget 0.6",
+        "--methods ToMe TopK --budget 60%",
+        "--method To-Me --methods top_k --budget .6",
+    )
+    documents = []
+    for line in lines:
+        assert main(["cost", "test_vit", "--json", *line.split()]) == 0
+        documents.append(json.loads(capsys.readouterr().out))
+    assert documents[0] == documents[1] == documents[2]
+
+
 def test_the_installed_script():
     script = Path(sysconfig.get_path("scripts")) / "foveate"
     if not script.exists():
@@ -279,5 +321,5 @@ def test_the_installed_script():
     command = [str(script), "cost", "test_vit", "--method", "tome", "--remove", "7"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "tome" in done.stdout
+    assert "ToMe" in done.stdout
     assert "\x1b" not in done.stdout

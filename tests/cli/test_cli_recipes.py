@@ -6,9 +6,10 @@ import pytest
 
 from foveate.cli import output
 from foveate.cli import recipes as command
-from foveate.cli.main import main
-from foveate.train.config import read_config
-from foveate.train.recipe import FOLDER, all_recipes, read_recipe
+from foveate.training.config import read_config
+from foveate.training.recipe import FOLDER, all_recipes, read_recipe
+from foveate_cli import recipes as words
+from foveate_cli.main import main
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
@@ -51,14 +52,14 @@ def test_the_document_of_all(capsys):
         assert (entry["description"], entry["source"]) == (config.description, config.source)
         assert read_config(entry["config"]) == config
         for key in entry:
-            assert key in command.EPILOG, f"--help does not document {key}"
+            assert key in words.EPILOG, f"--help does not document {key}"
 
 
 def test_the_document_has_what_a_model_changes(capsys):
     assert main(["recipes", "clustr-imagenet", "--json"]) == 0
     (entry,) = json.loads(capsys.readouterr().out)
-    assert entry["config"]["optimiser"]["clip_norm"] == 0.0
-    assert entry["variants"]["clustr_base"]["optimiser"]["clip_norm"] == 1.0
+    assert entry["config"]["optimizer"]["clip_norm"] == 0.0
+    assert entry["variants"]["clustr_base"]["optimizer"]["clip_norm"] == 1.0
     assert entry["variants"]["clustr_base"]["model"]["name"] == "clustr_base"
 
 
@@ -75,7 +76,7 @@ def test_unknown_recipes_are_one_clear_line(capsys, name, message):
 
 def test_a_broken_file_is_one_clear_line(capsys, tmp_path):
     path = tmp_path / "mine.toml"
-    path.write_text("[optimiser\n")
+    path.write_text("[optimizer\n")
     assert main(["recipes", str(path)]) == 2
     err = capsys.readouterr().err
     assert f"{path} is not valid TOML" in err

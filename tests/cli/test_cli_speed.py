@@ -9,7 +9,8 @@ import timm
 import foveate as fv
 from foveate.cli import output
 from foveate.cli import speed as command
-from foveate.cli.main import main
+from foveate_cli import speed as words
+from foveate_cli.main import main
 
 QUICK = ("test_vit", "--remove", "8", "--seconds", "0.01")
 
@@ -20,30 +21,31 @@ def test_json_has_a_row_for_each_method_and_batch_size(capsys):
     assert (code, err) == (0, "")
     document = json.loads(out)
     rows = document["rows"]
-    assert [(row["method"]["name"], row["batch_size"]) for row in rows] == [
-        ("tome", 1),
-        ("tome", 2),
-        ("topk", 1),
-        ("topk", 2),
+    assert [(row["reduction"]["method"]["name"], row["batch_size"]) for row in rows] == [
+        ("ToMe", 1),
+        ("ToMe", 2),
+        ("TopK", 1),
+        ("TopK", 2),
     ]
-    assert all(row["realised"] == row["speed_up"] / row["mac_ratio"] for row in rows)
+    assert all(row["realized"] == row["speed_up"] / row["mac_ratio"] for row in rows)
     assert set(document["environment"]) == {"cpu", "cores", "threads", "device", "dtype", "torch", "timm", "foveate"}
     for key in ("model", "environment", *rows[0]):
-        assert key in command.EPILOG, f"--help does not document {key}"
+        assert key in words.EPILOG, f"--help does not document {key}"
 
 
 def test_the_table_ends_with_the_machine(capsys):
     assert main(["speed", *QUICK, "--method", "tome", "--threads", "1", "--exact-last-block"]) == 0
     out = capsys.readouterr().out
-    for word in ("remove 8, exact last block", "slice", "realised", "efficiency", "tome", "1 thread;", "foveate "):
+    for word in ("remove 8, exact last block", "slice", "realized", "efficiency", "ToMe", "1 thread;", "foveate "):
         assert word in out
 
 
 def test_a_saved_model_is_measured_as_it_was_saved(capsys, tmp_path):
     fv.save(fv.reduce_(timm.create_model("test_vit"), fv.EViT(), fv.Keep({1: 80}), exact_last_block=True), tmp_path)
-    assert main(["speed", str(tmp_path), "--seconds", "0.01", "--json"]) == 0
+    assert main(["speed", str(tmp_path), "--seconds", "0.01", "--batch-size", "1", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
-    assert (row["method"]["name"], row["schedule"]["kind"], row["exact_last_block"]) == ("evit", "keep", True)
+    reduction = fv.Reduction.from_dict(row["reduction"])
+    assert (reduction.method, type(reduction.schedule), reduction.exact_last_block) == (fv.EViT(), fv.Keep, True)
 
 
 def test_rounds_that_disagree_are_called_noisy(monkeypatch, capsys):
@@ -56,7 +58,7 @@ def test_rounds_that_disagree_are_called_noisy(monkeypatch, capsys):
 
     monkeypatch.setattr(command, "measure_speed", shaky)
     assert main(["speed", *QUICK, "--method", "tome"]) == 0
-    assert "Noisy: tome at batch 1" in capsys.readouterr().out
+    assert "Noisy: ToMe at batch 1" in capsys.readouterr().out
 
 
 def test_progress_goes_to_a_terminal_s_stderr_only(monkeypatch, capsys):
@@ -71,7 +73,7 @@ def test_progress_without_a_terminal_is_a_line_a_minute(monkeypatch, capsys):
     monkeypatch.setattr(output, "EVERY_SECONDS", 0.0)
     assert main(["speed", *QUICK, "--method", "tome"]) == 0
     captured = capsys.readouterr()
-    assert re.search(r"^foveate: tome.*, batch 1: 1 of \d+$", captured.err, re.MULTILINE)
+    assert re.search(r"^foveate: ToMe.*, batch 1: 1 of \d+$", captured.err, re.MULTILINE)
     assert "batch 1: 1 of" not in captured.out
 
 

@@ -7,9 +7,10 @@ import pytest
 
 from foveate.cli import output
 from foveate.cli import tables as command
-from foveate.cli.main import main
 from foveate.tables import Row, Table, registry, table
 from foveate.tables.registry import SpeedOptions
+from foveate_cli import tables as words
+from foveate_cli.main import main
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def test_all_measures_what_can_be(measured, capsys):
     }
     assert (plain["name"], plain["speed"]) == ("plain", None)
     for key in timed:
-        assert key in command.EPILOG, f"--help does not document {key}"
+        assert key in words.EPILOG, f"--help does not document {key}"
 
 
 @pytest.mark.parametrize(

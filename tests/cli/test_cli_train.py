@@ -8,8 +8,8 @@ import timm
 import torch
 
 import foveate as fv
-from foveate.cli.main import main
-from training import SMALL, make_images
+from foveate_cli.main import main
+from small_runs import SMALL, make_images
 
 SHORT = ["schedule.epochs=1", "schedule.warmup_epochs=0", "data.workers=0", "run.steps=2"]
 OPTIONS = [f"model.options.{name}={value}" for name, value in SMALL.items()]
@@ -56,8 +56,8 @@ def test_a_run_goes_on_with_resume(folder, saved, tmp_path, capsys):
     assert train(*command, "--set", *values, "run.steps=1") == 0
     first = json.loads(capsys.readouterr().out)
     assert [line["step"] for line in first["history"]] == [1]
-    assert train(*command, "--set", *values, "run.steps=1", "optimiser.lr=0.1") == 2
-    assert "other values of optimiser.lr" in capsys.readouterr().err
+    assert train(*command, "--set", *values, "run.steps=1", "optimizer.lr=0.1") == 2
+    assert "other values of optimizer.lr" in capsys.readouterr().err
 
 
 def test_distil_then_probe_as_the_paper_does(folder, saved, tmp_path, capsys):
@@ -80,8 +80,8 @@ def test_distil_then_probe_as_the_paper_does(folder, saved, tmp_path, capsys):
     [
         (["nothing"], "nothing"),
         (["finetune", "--model", "vit_tiny_patch16_224"], "nothing to train on"),
-        (["finetune", "--set", "optimiser.lr"], "section.name=value"),
-        (["finetune", "--set", "optimizer.lr=1"], "Did you mean optimiser?"),
+        (["finetune", "--set", "optimizer.lr"], "section.name=value"),
+        (["finetune", "--set", "optimzer.lr=1"], "Did you mean optimizer?"),
         (["finetune", "--epochs", "many"], "schedule.epochs takes a whole number; got 'many'"),
     ],
 )
@@ -142,7 +142,7 @@ def test_a_run_keeps_the_names_of_its_classes(folder, saved, tmp_path):
 
 
 def test_evaluation_prints_a_table_and_needs_classes(folder, saved, tmp_path, capsys):
-    assert main(["eval", str(saved), "--data", str(folder), "--workers", "0", "--limit", "1", "--batch-size", "4"]) == 0
+    assert main(["eval", str(saved), "--data", str(folder), "--workers", "0", "--limit", "4", "--batch-size", "3"]) == 0
     said = capsys.readouterr().out
     assert "4 images" in " ".join(said.split())
     assert "agreement %" in said

@@ -16,7 +16,6 @@ from zoo import (
     IMAGE,
     PAIRS,
     PATCHES,
-    blocks_of,
     encoded,
     family_of,
     images,
@@ -144,10 +143,10 @@ def test_every_patch_of_a_token_shows_that_token(pair):
     with torch.no_grad():
         dense = fv.features(model, x).flatten(2).transpose(1, 2)
         trace = fv.trace(model, x)
-        tokens = family_of(model).final_norm(model, encoded(model, x).stream.tokens)[:, trace.num_prefix :]
+        tokens = family_of(model).final_norm(encoded(model, x).stream.tokens)[:, trace.num_prefix :]
     whole = trace.after(-1)
-    src, _, weight = whole.edges(2)
-    degree = torch.zeros(2, whole.num_in).scatter_add(1, src, (weight != 0).float())
+    edges = whole.edges(2)
+    degree = torch.zeros(2, whole.num_in).scatter_add(1, edges.src, edges.present.float())
     spread = unpool(tokens, whole)
     single = degree == 1  # patches in several tokens show a mean, dropped ones their last features
     torch.testing.assert_close(dense[single], spread[single], rtol=1e-4, atol=1e-5)
@@ -159,7 +158,7 @@ def test_spreading_back_keeps_the_means_of_clusters(pair):
     trace = fv.trace(shared(family, method), images(2))
     x = torch.randn(2, PATCHES, 5)
     for step in (s for s in (*trace.steps, *trace.key_steps) if s is not None and s.num_in == PATCHES):
-        if (step.edges(2)[0].sort(dim=1).values.diff(dim=1) == 0).any():
+        if (step.edges(2).src.sort(dim=1).values.diff(dim=1) == 0).any():
             continue  # overlapping windows: a token in two of them shows a mean of both
         y = pool(x, step)
         torch.testing.assert_close(pool(unpool(y, step), step), y * slot_weights(step, 2).unsqueeze(-1))
@@ -197,20 +196,19 @@ def test_a_nan_in_one_image_stays_in_that_image(pair):
 def test_the_engines_pieces_make_up_the_whole_block(family):
     """LayerScale, gates, qk-norm, post-norm: whatever the block does, its pieces must add up to it."""
     model = make(family)
-    adapter = family_of(model)
-    ops = adapter.ops(model)
+    bound = family_of(model)
     with torch.no_grad():
-        x = adapter.embed(model, images(2))
-        for block in blocks_of(model):
-            normed = ops.normed(block, x)
-            q, k, v = ops.project(block, normed)
-            apart = (ops.queries(block, normed), *ops.keys_values(block, normed))
+        x = bound.embed(images(2))
+        for pieces in bound.pieces():
+            normed = pieces.normed(x)
+            q, k, v = pieces.project(normed)
+            apart = (pieces.queries(normed), *pieces.keys_values(normed))
             for whole, part in zip((q, k, v), apart, strict=True):
                 torch.testing.assert_close(whole, part)
-            attended = torch.softmax(q @ k.transpose(-2, -1) * ops.scale(block), dim=-1) @ v
-            pieces = ops.mlp(block, x + ops.after_attention(block, attended, normed))
-            x = ops.whole(block, x)
-            torch.testing.assert_close(pieces, x, rtol=1e-4, atol=1e-5)
+            attended = torch.softmax(q @ k.transpose(-2, -1) * pieces.scale, dim=-1) @ v
+            put_together = pieces.mlp(x + pieces.after_attention(attended, normed))
+            x = pieces.whole(x)
+            torch.testing.assert_close(put_together, x, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("method", [m() for m in all_methods().values()], ids=lambda m: m.name)

@@ -13,12 +13,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 import foveate as fv
 from zoo import (
+    COMPILED_PAIRS,
     FAMILIES,
     FEW_PAIRS,
-    GRID,
     ONE_PER_LIBRARY,
     PAIRS,
     PATCHES,
+    SHALLOW,
     blocks_of,
     family_of,
     images,
@@ -163,10 +164,10 @@ def test_distributed_data_parallel_gives_the_same_gradients(family, tmp_path):
         torch.testing.assert_close(parallel[f"module.{name}"], gradient)
 
 
-@few_pairs
+@pytest.mark.parametrize("pair", COMPILED_PAIRS, ids=pair_id)
 def test_torch_compile_traces_the_whole_graph(pair):
     method, family = pair
-    model = reduced(family, method)
+    model = reduced(family, method, SHALLOW)
     torch.compiler.reset()
     compiled = torch.compile(model, fullgraph=True, backend="eager", dynamic=False)
     with torch.no_grad():
@@ -175,7 +176,7 @@ def test_torch_compile_traces_the_whole_graph(pair):
 
 @pytest.mark.parametrize("method", [fv.ToMe(), fv.EViT(), fv.RandomSelect()], ids=lambda m: m.name)
 def test_inductor_gives_the_eager_result(method):
-    model = reduced("timm-cls", method)
+    model = reduced("timm-cls", method, SHALLOW)
     torch.compiler.reset()
     compiled = torch.compile(model, fullgraph=True, dynamic=False)
     with torch.no_grad():
@@ -186,14 +187,14 @@ def test_inductor_gives_the_eager_result(method):
 @few_pairs
 def test_torch_export_gives_the_eager_result_for_any_batch(pair):
     method, family = pair
-    model = reduced(family, method)
+    model = reduced(family, method, SHALLOW)
     batch = {0: torch.export.Dim("batch", min=1, max=64)}
     with torch.no_grad():
         exported = torch.export.export(model, (images(3),), dynamic_shapes=(batch,)).module()
         for count in (1, 3, 5):
             torch.testing.assert_close(main_output(exported, images(count)), main_output(model, images(count)))
         # exporting must leave no mark on the eager model
-        assert_same_outputs(model, reduced(family, method))
+        assert_same_outputs(model, reduced(family, method, SHALLOW))
 
 
 @few_pairs
@@ -215,7 +216,7 @@ def test_save_and_load_bring_back_weights_method_and_schedule(pair, tmp_path):
 @pytest.mark.parametrize("family", [f for f in FAMILIES if "eager" not in f])
 def test_the_exact_last_block_saves_work_and_changes_nothing(family):
     model, x = make(family), images()
-    if family_of(model).shape(model, GRID).head_reads_patches:
+    if family_of(model).shape().head_reads_patches:
         with pytest.raises(ValueError, match="reads prefix tokens only"):
             fv.reduce_(model, fv.ToMe(), fv.Keep({}), exact_last_block=True)
         return

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from foveate.core import (
     Assignment,
+    Clusters,
+    cluster_medoids,
     compose,
     partition,
     pool,
@@ -34,6 +36,9 @@ KINDS = (
     "weighted means",
     "unweighted edges",
     "windows",
+    "padded partition",
+    "padded selection",
+    "padded windows",
 )
 WEIGHTS = (0.25, 0.5, 1.0, 2.0)  # powers of two: sums over small integers are exact, so results compare exactly
 SMALL = st.integers(1, 6)
@@ -51,6 +56,10 @@ def weights(draw: st.DrawFn, batch: int, width: int, choices: tuple[float, ...])
     return torch.tensor(table(draw, batch, width, st.sampled_from(choices)))
 
 
+def membership(draw: st.DrawFn, batch: int, width: int) -> Tensor:
+    return torch.tensor(table(draw, batch, width, st.booleans()))
+
+
 @st.composite
 def assignments(draw: st.DrawFn, batch: int, n: int, kind: str) -> Assignment:
     if kind == "identity":
@@ -59,7 +68,14 @@ def assignments(draw: st.DrawFn, batch: int, n: int, kind: str) -> Assignment:
         k = draw(st.integers(1, n))
         rows = [draw(st.permutations(range(n)))[:k] for _ in range(batch)]
         return selection(torch.tensor(rows), n)
+    if kind == "padded selection":
+        k = draw(st.integers(1, n))
+        weight = weights(draw, batch, k, (0.0, *WEIGHTS)) if draw(st.booleans()) else None
+        return Assignment(numbers(draw, batch, k, n), None, weight, n, k, present=membership(draw, batch, k))
     slots = draw(SMALL)
+    if kind == "padded partition":
+        owner = numbers(draw, batch, n, slots)
+        return Assignment(None, owner, None, n, slots, present=membership(draw, batch, n))
     if kind == "partition":
         return partition(numbers(draw, batch, n, slots), slots)
     if kind == "weighted partition":
@@ -70,8 +86,9 @@ def assignments(draw: st.DrawFn, batch: int, n: int, kind: str) -> Assignment:
         return weighted_means(numbers(draw, batch, n, slots), slots, weights(draw, batch, n, WEIGHTS))
     edges = draw(st.integers(1, 2 * n + 2))  # tokens with several edges, and tokens with none
     src, dst = numbers(draw, batch, edges, n), numbers(draw, batch, edges, slots)
-    weight = weights(draw, batch, edges, (0.0, *WEIGHTS)) if kind == "windows" else None  # 0: padding
-    return Assignment(src, dst, weight, n, slots)
+    weight = weights(draw, batch, edges, (0.0, *WEIGHTS)) if kind.endswith("windows") else None
+    present = membership(draw, batch, edges) if kind == "padded windows" else None
+    return Assignment(src, dst, weight, n, slots, present=present)
 
 
 @st.composite
@@ -99,14 +116,14 @@ def tokens(batch: int, n: int, seed: int = 0, channels: int = 3) -> Tensor:
 
 def edge_list(a: Assignment, image: int) -> list[tuple[int, int, float]]:
     """(token, slot, weight) of the edges of one image, read from the class's docstring."""
-    given_fields = [field for field in (a.src, a.dst, a.weight) if field is not None]
+    given_fields = [field for field in (a.src, a.dst, a.weight, a.present) if field is not None]
     count = given_fields[0].shape[1] if given_fields else a.num_in
     edges = []
     for e in range(count):
         token = e if a.src is None else int(a.src[image, e])
         slot = e if a.dst is None else int(a.dst[image, e])
         weight = 1.0 if a.weight is None else float(a.weight[image, e])
-        if weight != 0:
+        if a.present is None or a.present[image, e]:
             edges.append((token, slot, weight))
     return edges
 
@@ -152,10 +169,39 @@ def test_pooling_by_maximum_equals_plain_loops(case):
     assert torch.equal(pool(x, a, reduce="max"), max_by_loops(x, a))
 
 
-def test_pooling_by_maximum_takes_a_zero_weight_as_no_edge_in_a_weighted_selection():
+def test_an_edge_of_weight_zero_is_still_an_edge():
+    """It adds nothing to the sum; the maximum, sizes, traces and features that are spread back know it."""
+    x = tokens(1, 3)
+    a = partition(torch.tensor([[0, 0, 1]]), 2, torch.tensor([[1.0, 0.0, 0.0]]))
+    assert torch.equal(pool(x, a), torch.stack([x[0, 0], torch.zeros(3)]).unsqueeze(0))
+    assert torch.equal(pool(x, a, reduce="max")[:, 1], x[:, 2])
+    assert pool_size(torch.ones(1, 3), a).tolist() == [[2.0, 1.0]]
+    y = tokens(1, 2, seed=5)
+    assert torch.equal(unpool(y, a, fill=x), y[:, [0, 0, 1]])
+    twice = compose(a, partition(torch.tensor([[0, 0]]), 1, torch.tensor([[0.0, 0.0]])), batch=1)
+    assert pool_size(torch.ones(1, 3), twice).tolist() == [[3.0]]
+
+
+def test_padding_is_no_edge_whatever_its_weight():
     x = tokens(1, 2)
-    a = Assignment(torch.tensor([[0, 1]]), None, torch.tensor([[0.0, 1.0]]), 2, 2)
-    assert torch.equal(pool(x, a, reduce="max"), max_by_loops(x, a))
+    a = Assignment(
+        None, torch.tensor([[0, 0]]), torch.tensor([[1.0, math.nan]]), 2, 1, present=torch.tensor([[1, 0]]) > 0
+    )
+    assert torch.equal(pool(x, a), x[:, :1])
+    assert torch.equal(pool(x, a, reduce="max"), x[:, :1])
+    assert slot_weights(a, 1).tolist() == [[1.0]]
+    assert pool_size(torch.ones(1, 2), a).tolist() == [[1.0]]
+    assert torch.equal(unpool(x[:, :1], a, fill=x), x)
+    assert compose(a, selection(torch.tensor([[0]]), 1), 1).edges(1).present.tolist() == [[True, False]]
+
+
+def test_tokens_that_join_without_weight_stay_members():
+    a = cluster_medoids(Clusters(torch.tensor([[0, 0, 1, 1]]), torch.tensor([[1, 2]])))
+    src, dst, weight, present = a.edges(1)
+    assert present.all()
+    assert dict(zip(src[0].tolist(), dst[0].tolist(), strict=True)) == {0: 0, 1: 0, 2: 1, 3: 1}
+    assert dict(zip(src[0].tolist(), weight[0].tolist(), strict=True)) == {0: 0.0, 1: 1.0, 2: 1.0, 3: 0.0}
+    assert pool_size(torch.ones(1, 4), compose(a, selection(torch.tensor([[1]]), 2), 1)).tolist() == [[2.0]]
 
 
 @given(cases())
@@ -163,8 +209,9 @@ def test_an_image_gets_the_same_result_alone_and_in_a_batch(case):
     x, a = case
     whole = pool(x, a)
     for image in range(x.shape[0]):
-        fields = [None if t is None else t[image : image + 1] for t in (a.src, a.dst, a.weight)]
-        alone = Assignment(*fields, a.num_in, a.num_out)
+        own = slice(image, image + 1)
+        src, dst, weight, present = (None if t is None else t[own] for t in (a.src, a.dst, a.weight, a.present))
+        alone = Assignment(src, dst, weight, a.num_in, a.num_out, present=present)
         assert torch.equal(pool(x[image : image + 1], alone), whole[image : image + 1])
 
 
@@ -337,6 +384,14 @@ def test_mismatched_fields_are_refused(src, dst, weight, words):
 
     with pytest.raises(ValueError, match=words):
         Assignment(field(src), field(dst), field(weight), num_in=5, num_out=3)
+
+
+def test_membership_is_a_bool_of_the_edges_shape():
+    index = torch.zeros(1, 2, dtype=torch.long)
+    with pytest.raises(ValueError, match=r"share one \(B, E\) shape"):
+        Assignment(index, None, None, 5, 2, present=torch.ones(1, 3, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"present is a bool tensor; got torch\.float32"):
+        Assignment(index, None, None, 5, 2, present=torch.ones(1, 2))
 
 
 def test_an_identity_that_changes_the_number_of_tokens_is_refused():

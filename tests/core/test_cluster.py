@@ -39,11 +39,11 @@ def members(owner: list[int], cluster: int) -> list[int]:
     return [i for i, o in enumerate(owner) if o == cluster]
 
 
-def nearest(x: Rows, centres: Rows) -> list[int]:
-    return [min(range(len(centres)), key=lambda j: far(row, centres[j])) for row in x]
+def nearest(x: Rows, centers: Rows) -> list[int]:
+    return [min(range(len(centers)), key=lambda j: far(row, centers[j])) for row in x]
 
 
-def centres_of(x: Rows, w: list[float], owner: list[int], k: int) -> Rows:
+def centers_of(x: Rows, w: list[float], owner: list[int], k: int) -> Rows:
     return [mean([x[i] for i in members(owner, j)], [w[i] for i in members(owner, j)]) for j in range(k)]
 
 
@@ -63,14 +63,14 @@ def kmedoids_by_loops(x: Rows, first: list[int], w: list[float], iterations: int
 
 def kmeans_by_loops(x: Rows, first: list[int], w: list[float], iterations: int) -> tuple[list[int], list[int]]:
     k, member = len(first), list(first)
-    centres = [x[i] for i in first]
+    centers = [x[i] for i in first]
     for _ in range(iterations):
-        owner = nearest(x, centres)
+        owner = nearest(x, centers)
         if len(set(owner)) < k:
             for j, i in enumerate(member):
                 owner[i] = j
         member = [owner.index(j) for j in range(k)]
-        centres = centres_of(x, w, owner, k)
+        centers = centers_of(x, w, owner, k)
     return owner, member
 
 
@@ -79,7 +79,7 @@ BY_LOOPS = {kmedoids: kmedoids_by_loops, kmeans: kmeans_by_loops}
 
 @st.composite
 def cases(draw: st.DrawFn, equals: bool = False, weights: tuple[float, ...] = ()) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens (B, N, 3), distinct first centres (B, K) and weights (B, N), the latter of ``weights`` if given.
+    """Tokens (B, N, 3), distinct first centers (B, K) and weights (B, N), the latter of ``weights`` if given.
 
     With ``equals``, tokens have few values, so that many are the same.
     """
@@ -111,13 +111,13 @@ def same(a: Clusters, b: Clusters) -> bool:
     return torch.equal(a.owner, b.owner) and torch.equal(a.member, b.member)
 
 
-def objective(x: Tensor, weight: Tensor, clusters: Clusters, centre: str) -> list[float]:
-    """sum_i w_i |f_i - centre(i)|^2 of each image, with medoids or weighted means as centres."""
+def objective(x: Tensor, weight: Tensor, clusters: Clusters, center: str) -> list[float]:
+    """sum_i w_i |f_i - center(i)|^2 of each image, with medoids or weighted means as centers."""
     sums = []
     for rows, w, owner, member in zip(*(t.tolist() for t in (x, weight, *clusters)), strict=True):
         k = len(member)
-        centres = [rows[m] for m in member] if centre == "medoid" else centres_of(rows, w, owner, k)
-        sums.append(sum(w[i] * far(row, centres[owner[i]]) for i, row in enumerate(rows)))
+        centers = [rows[m] for m in member] if center == "medoid" else centers_of(rows, w, owner, k)
+        sums.append(sum(w[i] * far(row, centers[owner[i]]) for i, row in enumerate(rows)))
     return sums
 
 
@@ -128,13 +128,13 @@ def check_partition(clusters: Clusters, k: int) -> None:
         assert [owner[m] for m in member] == list(range(k)), "a representative is in its own cluster"
 
 
-@pytest.mark.parametrize(("cluster", "centre"), [(kmedoids, "medoid"), (kmeans, "mean")])
+@pytest.mark.parametrize(("cluster", "center"), [(kmedoids, "medoid"), (kmeans, "mean")])
 @given(cases(), cases(equals=True), st.booleans())
-def test_the_objective_never_rises(cluster, centre, spread, equal, take_equal):
+def test_the_objective_never_rises(cluster, center, spread, equal, take_equal):
     x, first, weight = equal if take_equal else spread
     before = None
     for iterations in range(1, 6):
-        now = objective(x, weight, cluster(x, first, weight, iterations), centre)
+        now = objective(x, weight, cluster(x, first, weight, iterations), center)
         if before is not None:
             assert all(b <= a + 1e-9 for a, b in zip(before, now, strict=True))
         before = now
@@ -194,7 +194,7 @@ def test_as_many_clusters_as_tokens_return_the_tokens(cluster, case, equal):
 
 
 @given(cases())
-def test_a_single_cluster_has_the_best_single_centre(case):
+def test_a_single_cluster_has_the_best_single_center(case):
     x, first, weight = case
     for image, (rows, w) in enumerate(zip(x.tolist(), weight.tolist(), strict=True)):
         totals = [sum(wo * far(row, other) for wo, other in zip(w, rows, strict=True)) for row in rows]
@@ -284,12 +284,12 @@ def test_indices_need_no_gradient_and_pooling_has_one(cluster):
 def test_a_cluster_that_plain_lloyd_would_leave_empty_keeps_its_first_member():
     x = [[8.0, 12.0], [8.0, 0.0], [2.0, 3.0], [5.0, 1.0], [9.0, 11.0], [11.0, 11.0]]
     first, ones = [3, 2, 1], [1.0] * 6
-    centres, sizes = [x[i] for i in first], []
+    centers, sizes = [x[i] for i in first], []
     for _ in range(2):
-        owner = nearest(x, centres)
+        owner = nearest(x, centers)
         sizes.append([len(members(owner, j)) for j in range(3)])
         if 0 not in sizes[-1]:
-            centres = centres_of(x, ones, owner, 3)
+            centers = centers_of(x, ones, owner, 3)
     assert 0 not in sizes[0]
     assert 0 in sizes[1], "the case must be one that plain Lloyd fails"
     for iterations in (2, 3, 9):
@@ -303,21 +303,21 @@ def test_a_cluster_that_plain_lloyd_would_leave_empty_keeps_its_first_member():
 def test_what_cannot_be_clustered_is_refused(cluster):
     x = torch.rand(2, 5, 3)
     for k in (0, 6):
-        with pytest.raises(ValueError, match=f"Clustering 5 tokens takes 1 to 5 first centres; got {k}"):
+        with pytest.raises(ValueError, match=f"Clustering 5 tokens takes 1 to 5 first centers; got {k}"):
             cluster(x, torch.zeros(2, k, dtype=torch.long))
     with pytest.raises(ValueError, match="at least 1 iteration; got 0"):
         cluster(x, torch.zeros(2, 1, dtype=torch.long), iterations=0)
 
 
 @given(cases())
-def test_first_centres_by_score_are_the_largest_by_position(case):
+def test_first_centers_by_score_are_the_largest_by_position(case):
     _, first, score = case
     k = first.shape[1]
     expected = [sorted(sorted(range(len(row)), key=row.__getitem__, reverse=True)[:k]) for row in score.tolist()]
     assert first_by_score(score, k).tolist() == expected
 
 
-def test_first_centres_at_random_are_fixed_by_the_seed_and_shared_by_the_batch():
+def test_first_centers_at_random_are_fixed_by_the_seed_and_shared_by_the_batch():
     first = first_at_random(3, 50, 10, seed=1, stream=2)
     assert first.shape == (3, 10)
     assert (first == first[:1]).all()
@@ -350,7 +350,7 @@ def test_means_equal_plain_loops(case, sized, weighted):
     a = cluster_means(clusters, size if sized else None, weight if weighted else None)
     share = weight if weighted else size if sized else torch.ones_like(size)
     expected = [
-        centres_of(x[i].tolist(), share[i].tolist(), clusters.owner[i].tolist(), a.num_out) for i in range(x.shape[0])
+        centers_of(x[i].tolist(), share[i].tolist(), clusters.owner[i].tolist(), a.num_out) for i in range(x.shape[0])
     ]
     assert torch.allclose(pool(x, a), torch.tensor(expected, dtype=torch.float64), atol=1e-6)
     check_sizes(a, clusters, size if sized else torch.ones_like(size))

@@ -23,7 +23,7 @@ JOINS = ("denser", "nearest")
 
 
 def by_loops(x, k, clusters, joins, tiles):
-    """Owner of each token and the centres, of one image, straight from the equations."""
+    """Owner of each token and the centers, of one image, straight from the equations."""
     n = len(x)
     squared = (x[:, None] - x[None]).square().sum(-1).tolist()
     log_rho = [-sum(sorted(squared[i][j] for j in range(n) if j != i)[:k]) / k for i in range(n)]
@@ -32,16 +32,16 @@ def by_loops(x, k, clusters, joins, tiles):
     lead = [min(d, key=lambda j, i=i: (squared[i][j], first[j])) if d else i for i, d in enumerate(denser_than)]
     delta = [squared[i][lead[i]] ** 0.5 if denser_than[i] else max(squared[i]) ** 0.5 for i in range(n)]
     log_gamma = [log_rho[i] + torch.tensor(delta[i]).log().item() for i in range(n)]
-    centres = sorted(sorted(range(n), key=lambda i: (-log_gamma[i], i))[:clusters])
+    centers = sorted(sorted(range(n), key=lambda i: (-log_gamma[i], i))[:clusters])
     owner = []
     for i in range(n):
-        if joins == "nearest" and i not in centres:
-            owner.append(min(range(clusters), key=lambda c, i=i: (squared[i][centres[c]], c)))
+        if joins == "nearest" and i not in centers:
+            owner.append(min(range(clusters), key=lambda c, i=i: (squared[i][centers[c]], c)))
             continue
-        while i not in centres:
+        while i not in centers:
             i = lead[i]
-        owner.append(centres.index(i))
-    return owner, centres
+        owner.append(centers.index(i))
+    return owner, centers
 
 
 def tokens(seed, n=23, dim=4, batch=2, exact=False):
@@ -63,15 +63,15 @@ def test_it_equals_plain_loops(joins, tile, seed, k, clusters, exact):
     finally:
         density_peaks.ROWS = old
     for image in range(2):
-        owner, centres = by_loops(x[image], k, clusters, joins, tile < 23**2)
+        owner, centers = by_loops(x[image], k, clusters, joins, tile < 23**2)
         assert found.owner[image].tolist() == owner
-        assert found.member[image].tolist() == centres
+        assert found.member[image].tolist() == centers
 
 
 @pytest.mark.parametrize("joins", JOINS)
 @given(seed=st.integers(0, 10**6), k=st.integers(1, 5), clusters=st.integers(1, 23), equal=st.booleans())
 @settings(max_examples=20, deadline=None)
-def test_clusters_are_as_many_as_asked_none_is_empty_and_centres_own_themselves(joins, seed, k, clusters, equal):
+def test_clusters_are_as_many_as_asked_none_is_empty_and_centers_own_themselves(joins, seed, k, clusters, equal):
     x = tokens(seed, exact=equal)
     owner, member = cluster_peaks(x, find_peaks(x, k), clusters, joins)
     for image in range(2):
@@ -170,7 +170,7 @@ def test_the_cost_is_that_of_the_products():
         (lambda x: find_peaks(x, 0), "got k=0"),
         (lambda x: cluster_peaks(x, find_peaks(x, 3), 24), "1 to 23 clusters; got 24"),
         (lambda x: cluster_peaks(x, find_peaks(x, 3), 0), "got 0"),
-        (lambda x: threshold_for(x[:, :, 0], 30, 10), "1 to 10 clusters can be met; got 30"),
+        (lambda x: threshold_for(x[:, :, 0], 30, 10), "average number of clusters is 1 to 10; got 30"),
     ],
 )
 def test_wrong_numbers_are_refused_in_words(call, words):

@@ -16,7 +16,7 @@ from foveate.core import merge_most_similar, pool, pool_size
 def owners(metric: Tensor, merges: int, phase: int = 0) -> Tensor:
     """(B, N) slot of each token, read from the edges."""
     a = merge_most_similar(metric, metric.shape[1] - merges, phase=phase)
-    src, dst, _ = a.edges(metric.shape[0])
+    src, dst, *_ = a.edges(metric.shape[0])
     return torch.full_like(dst, -1).scatter(1, src, dst)
 
 
@@ -126,7 +126,7 @@ def test_the_length_of_half_precision_tokens_does_not_matter():
 def test_what_is_not_a_number_stays_visible_and_breaks_no_index(n, phase):
     x = torch.full((2, n, 4), torch.nan)
     a = merge_most_similar(x, n - 3, phase=phase)
-    src, dst, _ = a.edges(2)
+    src, dst, *_ = a.edges(2)
     assert ((src >= 0) & (src < n) & (dst >= 0) & (dst < n - 3)).all()
     assert pool(x, a).isnan().all()
     broken = torch.randn(2, n, 4, generator=torch.Generator().manual_seed(0))

@@ -117,7 +117,7 @@ def test_not_one_in_sixty_million_counter_numbers_is_zero_or_one():
     assert extremes.max() < 1
 
 
-def test_neighbouring_seeds_do_not_give_one_sequence_shifted():
+def test_neighboring_seeds_do_not_give_one_sequence_shifted():
     for seed in range(5):
         assert not torch.equal(counter_uniform(100, seed, 0)[1:], counter_uniform(100, seed + 1, 0)[:-1])
 

@@ -18,14 +18,14 @@ Rows = list[list[float]]
 both = pytest.mark.parametrize("ward", [ward_greedy, ward_rounds])
 
 
-def centre(x: Rows, w: list[float], cluster: list[int]) -> tuple[list[float], float]:
+def center(x: Rows, w: list[float], cluster: list[int]) -> tuple[list[float], float]:
     total = sum(w[i] for i in cluster)
     return [sum(w[i] * x[i][c] for i in cluster) / total for c in range(len(x[0]))], total
 
 
 def merge_cost(x: Rows, w: list[float], a: list[int], b: list[int]) -> float:
     """w_a w_b / (w_a + w_b) |c_a - c_b|^2."""
-    (ca, wa), (cb, wb) = centre(x, w, a), centre(x, w, b)
+    (ca, wa), (cb, wb) = center(x, w, a), center(x, w, b)
     return wa * wb / (wa + wb) * sum((p - q) ** 2 for p, q in zip(ca, cb, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Small pictures: each is one colour, and the colour says which it is. Transforms and shards made of them."""
+"""Small pictures: each is one color, and the color says which it is. Transforms and shards made of them."""
 
 import io
 import random
@@ -13,7 +13,7 @@ SIZE = 4
 
 
 def encoded(number, kind="PNG"):
-    """A picture as bytes; PNG keeps its colour exactly."""
+    """A picture as bytes; PNG keeps its color exactly."""
     content = io.BytesIO()
     Image.new("RGB", (SIZE, SIZE), (number % 256, number // 256, 7)).save(content, kind)
     return content.getvalue()

@@ -44,11 +44,11 @@ def test_columns_are_found_by_their_types(saved):
         validation=table([4], kind=([1], named("cat", "dog")), width=([5], datasets.Value("int64"))),
     )
     data = open_data(spec, "train")
-    assert (len(data), data.classes, data.labelled) == (3, ("cat", "dog"), True)
-    assert [(number_of(s.image), s.label) for s in map(data.read, range(3))] == [(1, 0), (2, 1), (3, 1)]
+    assert (len(data), data.classes, data.labeled) == (3, ("cat", "dog"), True)
+    assert [(number_of(s.image), s.target) for s in map(data.read, range(3))] == [(1, 0), (2, 1), (3, 1)]
     assert len({data.read(i).name for i in range(3)}) == 3
     val = open_data(spec, "val", classes=("dog", "cat"))
-    assert (val.split, val.read(0).label) == ("validation", 0)
+    assert (val.split, val.read(0).target) == ("validation", 0)
 
 
 def test_open_data_travel_to_worker_processes(saved):
@@ -63,11 +63,11 @@ def test_labels_may_be_plain_numbers_names_or_missing(saved):
         none=table([1]),
         test=table([1, 2], ([-1, -1], named("a", "b"))),
     )
-    assert open_data(spec, "train").read(0).label == 1
+    assert open_data(spec, "train").read(0).target == 1
     names = open_data(spec, "names")
-    assert (names.classes, names.read(0).label) == (("cat", "dog"), 1)
-    assert not open_data(spec, "none").labelled
-    assert not open_data(spec, "test").labelled  # published without labels
+    assert (names.classes, names.read(0).target) == (("cat", "dog"), 1)
+    assert not open_data(spec, "none").labeled
+    assert not open_data(spec, "test").labeled  # published without labels
 
 
 def test_a_broken_image_is_known_by_its_row(saved):
@@ -85,8 +85,8 @@ def test_several_columns_of_labels_need_a_word(saved):
     with pytest.raises(DataError, match=r"several columns of labels: fine, coarse\. Say which with label_column"):
         open_data(spec, "train")
     assert open_data(spec, "train", label_column="fine").classes == ("a", "b")
-    with pytest.raises(DataError, match=r"no column 'colour'; it has picture, fine, coarse"):
-        open_data(spec, "train", label_column="colour")
+    with pytest.raises(DataError, match=r"no column 'color'; it has picture, fine, coarse"):
+        open_data(spec, "train", label_column="color")
 
 
 @pytest.mark.parametrize(

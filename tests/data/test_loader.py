@@ -1,7 +1,9 @@
 """The laws of the loader: what is seen depends on seed and epoch, never on processes, workers or a resume."""
 
+import os
 import pickle
 import random
+import signal
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from pictures import encoded, noisy, number_of, plain
 
 from foveate.data import DataError, Loader, open_data
+from foveate.data.loader import stop_signals_blocked
 from foveate.data.order import BatchOrder, random_states_kept, seed_everything, seed_from
 
 COUNT = 23
@@ -30,7 +33,7 @@ def photos(tmp_path_factory):
 def same(first, second):
     return (
         torch.equal(first.images, second.images)
-        and torch.equal(first.labels, second.labels)
+        and torch.equal(first.targets, second.targets)
         and first.names == second.names
     )
 
@@ -118,7 +121,7 @@ def test_training_sees_every_image_once_with_its_label(photos):
     numbers = [number for batch in batches for number in ids(batch)]
     assert sorted(numbers) == list(range(COUNT))
     assert numbers != sorted(numbers)
-    labels = torch.cat([batch.labels for batch in batches])
+    labels = torch.cat([batch.targets for batch in batches])
     assert labels.tolist() == [number % 2 for number in numbers]
     assert labels.dtype == torch.int64
     assert batches[0].images.shape == (6, 3, 4, 4)
@@ -208,26 +211,26 @@ def test_a_run_that_was_killed_ends_with_the_same_weights(photos):
         model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(), torch.nn.Linear(48, 2))
         return model, torch.optim.SGD(model.parameters(), lr=1e-3)
 
-    def train(model, optimiser, first, last):
+    def train(model, optimizer, first, last):
         """Steps first..last-1, counted over epochs of three batches."""
         loader = Loader(photos, noisy, **SIZES, train=True)
         for step in range(first, last):
             if step == first or step % 3 == 0:
                 batches = loader.epoch(step // 3, start=step % 3)
             batch = next(batches)
-            optimiser.zero_grad()
-            torch.nn.functional.cross_entropy(model(batch.images), batch.labels).backward()
-            optimiser.step()
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(batch.images), batch.targets).backward()
+            optimizer.step()
 
-    through, optimiser = build()
-    train(through, optimiser, 0, 8)
-    killed, optimiser = build()
-    train(killed, optimiser, 0, 4)
+    through, optimizer = build()
+    train(through, optimizer, 0, 8)
+    killed, optimizer = build()
+    train(killed, optimizer, 0, 4)
     weights, state = {k: v.clone() for k, v in killed.state_dict().items()}, torch.get_rng_state()
-    resumed, optimiser = build()
+    resumed, optimizer = build()
     resumed.load_state_dict(weights)
     torch.set_rng_state(state)
-    train(resumed, optimiser, 4, 8)
+    train(resumed, optimizer, 4, 8)
     assert all(map(torch.equal, through.state_dict().values(), resumed.state_dict().values()))
 
 
@@ -292,8 +295,30 @@ def untouched(image):
 
 @pytest.mark.parametrize(
     ("transform", "message"),
-    [(by_brightness, r"shapes \[\(3, 4, 4\), \(3, 5, 4\)\]; a batch needs one"), (untouched, "it gave Image for")],
+    [(by_brightness, r"shapes \[\(3, 4, 4\), \(3, 5, 4\)\]; a batch needs one"), (untouched, "it returned Image for")],
 )
 def test_a_transform_that_gives_no_batch_is_named(photos, transform, message):
     with pytest.raises(DataError, match=message):
         list(Loader(photos, transform, **SIZES, train=True).epoch(0))
+
+
+class Dying:
+    """A transform that ends its process, as the system does where memory runs out."""
+
+    def __call__(self, image):
+        if torch.utils.data.get_worker_info() is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return torch.zeros(3, 8, 8)
+
+
+def test_a_worker_that_dies_is_an_error_in_words(photos):
+    loader = Loader(photos, Dying(), 2, seed=0, train=False, workers=1)
+    with pytest.raises(DataError, match=r"A process that reads images died.*fewer workers or smaller batches"):
+        list(loader.epoch(0))
+
+
+def test_a_stop_signal_reaches_no_worker_before_it_knows_what_to_do():
+    with stop_signals_blocked():
+        inherited = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+        assert {signal.SIGTERM, signal.SIGINT} <= inherited
+    assert not {signal.SIGTERM, signal.SIGINT} & signal.pthread_sigmask(signal.SIG_BLOCK, [])

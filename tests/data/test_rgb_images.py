@@ -60,7 +60,7 @@ def test_transparency_is_seen_on_white():
     assert pixel(through(Image.new("LA", (2, 2), (0, 51)), "PNG")) == (204, 204, 204)
 
 
-def test_a_palette_keeps_its_colours_and_its_transparency():
+def test_a_palette_keeps_its_colors_and_its_transparency():
     picture = Image.new("P", (2, 1))
     picture.putpalette([10, 20, 30, 200, 100, 50])
     picture.putpixel((1, 0), 1)

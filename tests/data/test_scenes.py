@@ -14,7 +14,7 @@ from foveate.data.scenes.painting import BACKGROUNDS, TEXTURES, Canvas, coverage
 from foveate.data.scenes.shapes import SHAPES, polyline
 
 MANY = 200
-# (index, split, seed): mean of each colour, spread of all, pixels on the object
+# (index, split, seed): mean of each color, spread of all, pixels on the object
 PINNED = {
     (0, "train", 0): ((50.692, 107.852, 26.97), 49.896, 296),
     (17, "train", 3): ((76.744, 93.688, 50.561), 49.922, 746),
@@ -110,10 +110,10 @@ def test_every_object_is_whole_and_of_the_promised_size(many):
 
 
 def test_every_place_is_used(many):
-    centres = np.array([np.argwhere(picture.mask).mean(axis=0) for picture in many]) / 96
-    assert (centres.min(axis=0) < 0.25).all()
-    assert (centres.max(axis=0) > 0.75).all()
-    assert centres.mean(axis=0) == pytest.approx([0.5, 0.5], abs=0.05)
+    centers = np.array([np.argwhere(picture.mask).mean(axis=0) for picture in many]) / 96
+    assert (centers.min(axis=0) < 0.25).all()
+    assert (centers.max(axis=0) > 0.75).all()
+    assert centers.mean(axis=0) == pytest.approx([0.5, 0.5], abs=0.05)
 
 
 def test_the_mask_is_where_it_is_light(many):
@@ -126,23 +126,23 @@ def test_the_mask_is_where_it_is_light(many):
 
 
 def within(mask):
-    """The mask without its outermost pixels, whose colours are mixed with those around them."""
+    """The mask without its outermost pixels, whose colors are mixed with those around them."""
     around = [np.roll(mask, (down, right), (0, 1)) for down in (-1, 0, 1) for right in (-1, 0, 1)]
     return np.logical_and.reduce(around)
 
 
-def test_colour_does_not_tell_the_kind(many):
-    """The nearest mean colour of an object guesses its kind hardly better than chance, which is 0.1."""
-    colours = np.array([pixels(p)[p.mask].mean(axis=0) for p in many])
+def test_color_does_not_tell_the_kind(many):
+    """The nearest mean color of an object guesses its kind hardly better than chance, which is 0.1."""
+    colors = np.array([pixels(p)[p.mask].mean(axis=0) for p in many])
     labels = np.array([p.label for p in many])
     half = MANY // 2
-    means = np.array([colours[:half][labels[:half] == kind].mean(axis=0) for kind in range(10)])
-    guessed = np.abs(colours[half:, None] - means).sum(axis=-1).argmin(axis=1)
+    means = np.array([colors[:half][labels[:half] == kind].mean(axis=0) for kind in range(10)])
+    guessed = np.abs(colors[half:, None] - means).sum(axis=-1).argmin(axis=1)
     assert (guessed == labels[half:]).mean() < 0.3
 
 
 def test_backgrounds_are_cluttered(many):
-    """Beside the object there are edges: neighbouring pixels that differ by more than grain does."""
+    """Beside the object there are edges: neighboring pixels that differ by more than grain does."""
     edges = []
     for picture in many:
         steps = np.abs(np.diff(pixels(picture).mean(axis=-1), axis=1))
@@ -225,9 +225,9 @@ def test_backgrounds_and_textures_have_names_of_their_own():
 
 def test_scenes_are_opened_like_other_data():
     data = open_data("scenes:count=30,size=48,seed=7", "val")
-    assert (len(data), data.split, data.num_classes, data.labelled) == (30, "val", 10, True)
+    assert (len(data), data.split, data.num_classes, data.labeled) == (30, "val", 10, True)
     sample = data.read(13)
-    assert (sample.image.size, sample.image.mode, sample.label) == ((48, 48), "RGB", 3)
+    assert (sample.image.size, sample.image.mode, sample.target) == ((48, 48), "RGB", 3)
     assert np.array_equal(pixels(sample), pixels(scene(13, split="val", size=48, seed=7)))
     assert np.array_equal(data.pictures.mask(13), scene(13, split="val", size=48, seed=7).mask)
     assert len(set(map(data.pictures.name, range(30)))) == 30
@@ -241,7 +241,7 @@ def test_a_split_has_its_own_count(split, count):
 def test_classes_of_another_order_number_the_labels():
     order = tuple(reversed(KINDS))
     data = open_data("scenes:count=10", "val", classes=order)
-    assert [data.read(i).label for i in range(3)] == [9, 8, 7]
+    assert [data.read(i).target for i in range(3)] == [9, 8, 7]
 
 
 def test_workers_change_nothing():
@@ -259,10 +259,10 @@ def test_workers_change_nothing():
         ("scenes:count=0", "val", "1 or more; got 0"),
         ("scenes:count=-5", "val", "1 or more; got -5"),
         ("scenes:seed=-1", "val", "0 or more; got -1"),
-        ("scenes:colour=3", "val", "no option 'colour'. Write scenes:count=500"),
+        ("scenes:color=3", "val", "no option 'color'. Write scenes:count=500"),
         ("scenes:96", "val", "no option '96'"),
         ("scenes:size=big", "val", "size takes a whole number; got 'big'"),
-        ("scenes:size=96,size=97", "val", "says a value twice"),
+        ("scenes:size=96,size=97", "val", "has a value twice"),
         ("scenes:", "test", "no split 'test'; it has train, val"),
         ("scenes:", "all", "no split 'all'"),
         ("scenes:count=5", "train", "no image of 5 of its 10 classes"),

@@ -46,10 +46,10 @@ def shards(tmp_path):
 
 def test_shards_are_read_in_any_order(shards):
     data = open_data(f"wds:{shards}/pets-train-{{0..1}}.tar", "train")
-    assert (len(data), data.num_classes, data.classes, data.labelled) == (6, 3, None, True)
+    assert (len(data), data.num_classes, data.classes, data.labeled) == (6, 3, None, True)
     for i in (5, 0, 3):
         sample = data.read(i)
-        assert (number_of(sample.image), sample.label) == (i, i % 3)
+        assert (number_of(sample.image), sample.target) == (i, i % 3)
     assert data.read(4).name == str(shards / "pets-train-1.tar" / "0004.png")
     assert number_of(pickle.loads(pickle.dumps(data)).read(2).image) == 2
 
@@ -76,14 +76,14 @@ def test_a_name_ends_at_its_first_dot(tmp_path):
     ]
     data = open_data(f"wds:{write_shard(tmp_path / 's.tar', content)}", "train")
     assert (len(data), data.classes) == (2, ("cat", "dog"))
-    assert [data.read(i).label for i in (0, 1)] == [1, 0]
+    assert [data.read(i).target for i in (0, 1)] == [1, 0]
     assert data.read(0).name.endswith("s.tar/a.b/001.JPG")
 
 
-def test_shards_without_labels_are_unlabelled(tmp_path):
+def test_shards_without_labels_are_unlabeled(tmp_path):
     path = write_shard(tmp_path / "s.tar", [("a.png", encoded(1)), ("b.png", encoded(2)), ("b.json", b"{}")])
     data = open_data(f"wds:{path}", "train")
-    assert (data.labelled, data.read(1).label) == (False, -1)
+    assert (data.labeled, data.read(1).target) == (False, -1)
 
 
 def test_a_broken_image_in_a_shard_is_known_by_name(tmp_path):

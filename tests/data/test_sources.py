@@ -11,7 +11,7 @@ def numbers(data):
 
 
 def labels(data):
-    return [data.read(i).label for i in range(len(data))]
+    return [data.read(i).target for i in range(len(data))]
 
 
 def write_csv(path, *lines):
@@ -21,7 +21,7 @@ def write_csv(path, *lines):
 
 def test_a_folder_gives_classes_in_alphabetical_order(folder):
     data = open_data(folder, "train")
-    assert (len(data), data.classes, data.num_classes, data.labelled) == (5, ("cat", "dog"), 2, True)
+    assert (len(data), data.classes, data.num_classes, data.labeled) == (5, ("cat", "dog"), 2, True)
     assert numbers(data) == [0, 1, 2, 3, 4]
     assert labels(data) == [0, 0, 0, 1, 1]
     assert data.read(3).name == str(folder / "train" / "dog" / "0.png")
@@ -79,13 +79,13 @@ def test_images_of_a_class_may_lie_deeper(tmp_path, write):
     assert numbers(open_data(tmp_path, "train")) == [0, 1]
 
 
-def test_images_without_class_folders_are_unlabelled(tmp_path, write):
+def test_images_without_class_folders_are_unlabeled(tmp_path, write):
     for number in range(3):
         write(tmp_path / "photos" / f"{number}.png", number)
     (tmp_path / "photos" / "notes.txt").touch()
     (tmp_path / "photos" / "._0.png").touch()
     data = open_data(tmp_path / "photos", "train")
-    assert (data.classes, data.num_classes, data.labelled, labels(data)) == (None, None, False, [-1, -1, -1])
+    assert (data.classes, data.num_classes, data.labeled, labels(data)) == (None, None, False, [-1, -1, -1])
     assert numbers(data) == [0, 1, 2]
 
 
@@ -152,9 +152,9 @@ def test_a_csv_with_names_numbers_them_over_all_its_splits(table):
     assert len(open_data(path, "all")) == 3
 
 
-def test_a_csv_without_labels_is_unlabelled(table):
+def test_a_csv_without_labels_is_unlabeled(table):
     data = open_data(table("file", "a.png", "b.png"), "train")
-    assert (data.labelled, labels(data)) == (False, [-1, -1])
+    assert (data.labeled, labels(data)) == (False, [-1, -1])
 
 
 def test_names_that_look_like_numbers_are_names_where_classes_say_so(table):
@@ -191,7 +191,7 @@ def test_a_wrong_csv_says_where_it_is_wrong(table, lines, options, message):
 
 def test_a_csv_in_another_encoding_is_named(tmp_path):
     (tmp_path / "old.csv").write_bytes("file,label\ncafé.jpg,0\n".encode("latin-1"))
-    with pytest.raises(DataError, match=r"old\.csv is no text in UTF-8"):
+    with pytest.raises(DataError, match=r"old\.csv is not UTF-8 text"):
         open_data(tmp_path / "old.csv", "train")
 
 
@@ -230,4 +230,4 @@ def test_real_folders_and_labels_open(assets):
     assert (len(train), len(val), train.num_classes) == (4500, 600, 10)
     photographs = open_data(assets / "imagenet_dev" / "labels.csv", "all", num_classes=1000)
     assert len(photographs) == 500
-    assert photographs.read(0).label == 326
+    assert photographs.read(0).target == 326

@@ -10,9 +10,9 @@ from pictures import encoded, members, noisy, number_of, plain, write_shard
 from foveate.data import DataError, Loader, StreamedData, open_data
 from foveate.data import reading as subject
 from foveate.data.order import shuffled
-from foveate.train.config import override
-from foveate.train.loop import Run
-from training import small_config
+from foveate.training.config import override
+from foveate.training.loop import Run
+from small_runs import small_config
 
 COUNTS = (5, 3, 4, 6, 2)
 TOTAL = sum(COUNTS)
@@ -63,7 +63,7 @@ def loader_of(data, **options):
 
 def test_a_stream_knows_what_it_was_told(data):
     assert isinstance(data, StreamedData)
-    assert (data.labelled, data.num_classes, data.classes, data.length) == (True, 3, None, TOTAL)
+    assert (data.labeled, data.num_classes, data.classes, data.length) == (True, 3, None, TOTAL)
 
 
 def test_repeated_images_of_shards_come_in_a_row_each_transformed_anew(data):
@@ -88,7 +88,7 @@ def test_evaluation_sees_every_image_once(data, workers, world):
 
 def test_labels_come_with_their_images(data):
     for batch in loader_of(data).epoch(0):
-        assert batch.labels.tolist() == [number_of(image) % 3 for image in batch.images]
+        assert batch.targets.tolist() == [number_of(image) % 3 for image in batch.images]
 
 
 def test_one_process_trains_on_every_image_once_an_epoch_in_changing_order(data):
@@ -156,7 +156,7 @@ def test_broken_images_are_replaced_in_training_and_left_out_of_evaluation(serve
     content = [(f"{n}.png", b"broken" if n == 1 else encoded(n)) for n in range(4)]
     write_shard(tmp_path / "s.tar", content)
     data = open_data(f"wds:{server[0]}/s.tar", "all", length=4)
-    assert not data.labelled
+    assert not data.labeled
     evaluation = loader_of(data, train=False, max_broken=0.5)
     assert (ids(evaluation.epoch(0)), evaluation.broken) == ([[0, 2, 3]], 1)
     (order,) = [batch.names for batch in loader_of(data, max_broken=1.0).epoch(0)]
@@ -198,7 +198,7 @@ def test_names_as_labels(server, tmp_path):
     write_shard(tmp_path / "s.tar", content)
     data = open_data(f"wds:{server[0]}/s.tar", "train", classes=("cat", "dog"), length=1)
     (batch,) = loader_of(data, batch_size=1).epoch(0)
-    assert batch.labels.tolist() == [1]
+    assert batch.targets.tolist() == [1]
     wrong = open_data(f"wds:{server[0]}/s.tar", "train", classes=("cat", "cow"), length=1)
     with pytest.raises(DataError, match=r"a\.png: the label 'dog' is not one of the classes \(cat, cow\)"):
         list(loader_of(wrong, batch_size=1).epoch(0))

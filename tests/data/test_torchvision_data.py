@@ -10,6 +10,7 @@ from PIL import Image
 
 from foveate.data import BrokenImage, DataError, open_data
 from foveate.data import torchvision_sets as subject
+from foveate.data.source import drawn_from
 
 
 def write_idx(path, array):
@@ -30,9 +31,9 @@ def root(tmp_path):
 
 def test_a_set_is_read_with_its_labels_and_names(root):
     data = open_data("torchvision:FashionMNIST", "train", root=root)
-    assert (len(data), data.num_classes, data.labelled, data.classes[9]) == (4, 10, True, "Ankle boot")
+    assert (len(data), data.num_classes, data.labeled, data.classes[9]) == (4, 10, True, "Ankle boot")
     sample = data.read(3)
-    assert (sample.label, sample.name, sample.image.mode) == (3, "torchvision:FashionMNIST/train[3]", "RGB")
+    assert (sample.target, sample.name, sample.image.mode) == (3, "torchvision:FashionMNIST/train[3]", "RGB")
     assert sample.image.getpixel((5, 5)) == (30, 30, 30)
     val = open_data("torchvision:FashionMNIST", "val", root=root, classes=data.classes)
     assert (len(val), val.split) == (2, "test")
@@ -72,7 +73,7 @@ def test_a_broken_image_is_known_by_its_number(tmp_path, monkeypatch):
 
     monkeypatch.setattr(torchvision.datasets, "Food101", OneBroken)
     data = open_data("torchvision:Food101", "train", root=tmp_path)
-    assert data.read(0).label == 0
+    assert data.read(0).target == 0
     with pytest.raises(BrokenImage, match=r"Food101/train\[1\] cannot be read: OSError: truncated"):
         data.read(1)
 
@@ -111,3 +112,14 @@ def test_every_known_set_takes_the_words_it_is_given(name):
     assert {"root", "download", *options} <= set(parameters)
     for split in subject.BY_NAME.get(name, ()):
         assert f'"{split}"' in inspect.getsource(built), split
+
+
+def test_some_images_are_drawn_with_their_labels(root):
+    data = open_data("torchvision:FashionMNIST", "train", root=root)
+    some = drawn_from(data, 2, seed=0)
+    assert (len(some), some.labeled, some.num_classes) == (2, True, 10)
+    for index in range(2):
+        sample = some.read(index)
+        assert sample.name == some.pictures.name(index) == f"torchvision:FashionMNIST/train[{sample.target}]"
+        assert sample.image.getpixel((5, 5)) == (10 * sample.target,) * 3
+    assert drawn_from(data, 9, seed=0) is data

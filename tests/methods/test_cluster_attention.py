@@ -4,7 +4,6 @@ import pytest
 import torch
 
 import foveate as fv
-from foveate.adapters import encode, find_adapter
 from foveate.core.density_peaks import cluster_peaks, find_peaks
 from foveate.methods.cluster_attention import ClusterCount
 from zoo import DEPTH, PATCHES, images, main_output, make
@@ -14,8 +13,8 @@ def test_keys_and_values_are_those_of_cluster_means():
     model = make("timm-cls")
     fv.reduce_(model, fv.ClusterAttention(), fv.Keep({0: 9}))
     block, x = model.blocks[0], images(2)
-    ops = find_adapter(model).ops(model)
-    embedded = find_adapter(model).embed(model, x)
+    family = fv.inspect(model)
+    pieces, embedded = family.pieces()[0], family.embed(x)
     with torch.no_grad():
         trace = fv.trace(model, x)
         normed = block.norm1(embedded)
@@ -24,12 +23,12 @@ def test_keys_and_values_are_those_of_cluster_means():
         owner, _ = cluster_peaks(scaled, find_peaks(scaled, 5), 9)
         means = torch.stack([torch.stack([patches[b][owner[b] == j].mean(dim=0) for j in range(9)]) for b in range(2)])
         sizes = torch.stack([torch.bincount(one, minlength=9) for one in owner]).float()
-        q = ops.queries(block, normed)
-        k, v = ops.keys_values(block, torch.cat([normed[:, :1], means], dim=1))
+        q = pieces.queries(normed)
+        k, v = pieces.keys_values(torch.cat([normed[:, :1], means], dim=1))
         bias = torch.nn.functional.pad(sizes.log(), (1, 0))[:, None, None]
         attended = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias)
-        expected = ops.mlp(block, embedded + ops.after_attention(block, attended, normed))
-        after = encode(find_adapter(model), model, x, record=True).blocks[0].stream.tokens
+        expected = pieces.mlp(embedded + pieces.after_attention(attended, normed))
+        after = family.encode(x, record=True).blocks[0].stream.tokens
     torch.testing.assert_close(after, expected, rtol=1e-4, atol=1e-5)
     assert torch.equal(trace.key_steps[0].dst, owner)
     assert trace.counts == (PATCHES,) * DEPTH
@@ -55,7 +54,7 @@ def test_content_decides_under_an_average(family):
     fixed = fv.reduce_(make(family), fv.ClusterAttention(), fv.Keep({1: 20, 2: 20}))
     with torch.no_grad():
         torch.testing.assert_close(before, main_output(fixed, x), rtol=1e-4, atol=1e-5)
-    fv.fit_cluster_counts_(model, [x[:5], x[5:]])
+    fv.models.fit_cluster_counts_(model, [x[:5], x[5:]])
     counts = []
     for module in model.modules():
         if isinstance(module, ClusterCount):
@@ -71,7 +70,7 @@ def test_content_decides_under_an_average(family):
 def test_thresholds_travel_with_the_model():
     model, x = make("timm-cls"), images(4)
     fv.reduce_(model, fv.ClusterAttention(average=0.5), fv.Keep({1: 20}))
-    fv.fit_cluster_counts_(model, [x])
+    fv.models.fit_cluster_counts_(model, [x])
     other = fv.reduce_(make("timm-cls"), fv.ClusterAttention(average=0.5), fv.Keep({1: 20}))
     other.load_state_dict(model.state_dict())
     with torch.no_grad():
@@ -80,7 +79,7 @@ def test_thresholds_travel_with_the_model():
 
 WRONG = {
     "ratio is above 1": lambda: fv.ClusterAttention(ratio=0.5),
-    "blocks goes with a ratio": lambda: fv.ClusterAttention(blocks=(1,)),
+    "blocks needs a ratio": lambda: fv.ClusterAttention(blocks=(1,)),
     "sharpness is above 0": lambda: fv.ClusterAttention(sharpness=0),
     "k is 1 or more": lambda: fv.ClusterAttention(k=0),
     "average is a share": lambda: fv.ClusterAttention(average=0),
@@ -89,7 +88,9 @@ WRONG = {
     "k must be below the 36 tokens": lambda: fv.reduce_(make("timm-cls"), fv.ClusterAttention(ratio=2, k=36))(
         images(1)
     ),
-    "No clusters of this model follow the content": lambda: fv.fit_cluster_counts_(make("timm-cls"), [images(1)]),
+    "No clusters of this model follow the content": lambda: fv.models.fit_cluster_counts_(
+        make("timm-cls"), [images(1)]
+    ),
     "asks for 40 tokens": lambda: fv.reduce_(make("timm-cls"), fv.ClusterAttention(), fv.Keep({1: 40})),
 }
 

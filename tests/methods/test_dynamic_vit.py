@@ -5,7 +5,6 @@ import torch
 from torch import Tensor
 
 import foveate as fv
-from foveate.adapters import encode, find_adapter, recording
 from foveate.core import attend, attend_masked
 from foveate.methods import StepShape
 from foveate.methods.dynamic_vit import DynamicViT, Predictor
@@ -69,10 +68,12 @@ def test_a_masked_key_far_above_the_others_changes_nothing():
 def test_masked_training_and_pruned_inference_agree_on_prefix_tokens(family, monkeypatch):
     """The law: the same kept sets, the same prediction."""
     model = reduced(family)
-    with recording() as seen, torch.no_grad():
-        pruned = model(images())
+    bound = fv.inspect(model)
+    with torch.no_grad():
+        seen = bound.encode(images(), record=True)
+        pruned = bound.head(seen)
     alive, decisions = torch.arange(36).expand(3, 36), []
-    for output in seen[0].blocks:
+    for output in seen.blocks:
         if output.step is not None:
             alive = alive.gather(1, output.step.assignment.src)
             decisions.append(torch.zeros(3, 36).scatter(1, alive, 1.0))
@@ -80,10 +81,11 @@ def test_masked_training_and_pruned_inference_agree_on_prefix_tokens(family, mon
     answers = iter(decisions)
     monkeypatch.setattr(DynamicViT, "decide", lambda self, view, kept: next(answers))
     without_dropout_(model.train())
-    with recording() as masked, torch.no_grad():
-        trained = model(images())
-    prefix = find_adapter(model).num_prefix(model)
-    ours, theirs = (find_adapter(model).final_norm(model, s[0].stream.tokens) for s in (masked, seen))
+    with torch.no_grad():
+        masked = bound.encode(images(), record=True)
+        trained = bound.head(masked)
+    prefix = bound.num_prefix
+    ours, theirs = (bound.final_norm(found.stream.tokens) for found in (masked, seen))
     assert ours.shape[1] == prefix + 36
     torch.testing.assert_close(ours[:, :prefix], theirs[:, :prefix], atol=1e-5, rtol=1e-5)
     if family != "timm-tokens":  # which gives all its tokens, fewer of them when they are pruned
@@ -110,9 +112,8 @@ def test_decisions_multiply_over_stages_and_leave_one_token_at_least():
     for stage in model.foveate.learned.values():
         torch.nn.init.zeros_(stage.exit[-1].weight)
         stage.exit[-1].bias.data.copy_(torch.tensor([-20.0, 20.0]))  # drop everything
-    with recording() as seen:
-        model(images())
-    first, second = (seen[0].blocks[i].stream.keep for i in (1, 2))
+    seen = fv.inspect(model).encode(images(), record=True)
+    first, second = (seen.blocks[i].stream.keep for i in (1, 2))
     assert first.sum(dim=1).tolist() == [1, 1, 1]
     assert torch.equal(first, second)
 
@@ -120,13 +121,12 @@ def test_decisions_multiply_over_stages_and_leave_one_token_at_least():
 def test_a_token_that_is_gone_stays_gone():
     model = reduced().train()
     torch.manual_seed(0)
-    with recording() as seen:
-        model(images())
-    first, second = (seen[0].blocks[i].stream.keep for i in (1, 2))
+    seen = fv.inspect(model).encode(images(), record=True)
+    first, second = (seen.blocks[i].stream.keep for i in (1, 2))
     assert set(first.unique().tolist()) == {0.0, 1.0}
     assert (second <= first).all()
     assert (second < first).any()
-    assert seen[0].blocks[0].stream.keep is None
+    assert seen.blocks[0].stream.keep is None
 
 
 def test_gradients_reach_every_predictor():
@@ -189,13 +189,10 @@ def test_bad_widths_are_refused():
         Predictor(18)
 
 
-def test_recording_is_over_when_it_is_over():
-    model = reduced()
-    with recording() as seen:
-        model(images())
-    model(images())
-    assert len(seen) == 1
-    assert encode(find_adapter(model), model, images()).blocks == ()
+def test_blocks_are_recorded_only_on_demand():
+    family = fv.inspect(reduced())
+    assert family.encode(images()).blocks == ()
+    assert len(family.encode(images(), record=True).blocks) == len(family.blocks)
 
 
 def test_the_limit_of_speed_predicts_too_and_only_cuts(monkeypatch):

@@ -62,7 +62,7 @@ def test_tokens_match_plain_loops(view, fuse, normalize, keep):
 
 
 def test_the_fused_token_uses_the_attention_as_it_is_by_default(view):
-    assert EViT() == EViT(fuse=True, normalize=False, carry=False)
+    assert EViT() == EViT(fuse=True, normalize=False, proportional_attention=False)
     louder = BlockView(view.tokens, PREFIX, None, 3, True, cls_attn=2 * view.cls_attn)
     quiet, loud = (EViT().combine(v, EViT().assign(v, 4)) for v in (view, louder))
     assert torch.allclose(loud[:, -1], 2 * quiet[:, -1])

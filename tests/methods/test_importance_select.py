@@ -81,7 +81,7 @@ def test_a_token_nobody_attends_to_is_drawn_last():
 def test_it_reads_attention_received_and_carries_no_sizes():
     for has_cls in (False, True):
         assert ImportanceSelect().needs(has_cls) == {"attn_received"}
-    assert not ImportanceSelect().carries_size
+    assert not ImportanceSelect().proportional_attention
 
 
 def test_keeping_no_patch_leaves_the_class_token_alone():

@@ -3,30 +3,50 @@
 from __future__ import annotations
 
 import ast
+import copy
 import dataclasses
 import inspect
 import json
+import pickle
 import textwrap
 import typing
 from enum import Enum
 
 import pytest
 
-from foveate.methods import EViT, FreeSlice, Method, RandomSelect, Site, TokenPooling, Ward, all_methods
-from foveate.methods.base import register
-from foveate.methods.options import build, describe, parse
+import foveate as fv
+from foveate.core import keep_topk
+from foveate.methods import (
+    ClusterAttention,
+    EViT,
+    FreeSlice,
+    HVTPool,
+    Method,
+    RandomSelect,
+    Site,
+    StridedConv,
+    TokenPooling,
+    ToMe,
+    Ward,
+    all_methods,
+)
+from foveate.methods.options import build, describe, method_text, parse
+from foveate.methods.registry import register, unregister
 
 
 @dataclasses.dataclass(frozen=True)
 class Choosy(Method):
-    """Not registered: has the kinds of options that few methods have."""
+    """Has the kinds of options that few methods have; registered by one test only."""
 
     taste: typing.Literal["sweet", "sour"] = "sweet"
     amount: float = 1.0
     word: str = ""
 
+    site: typing.ClassVar[Site] = Site.PRE_BLOCK
+    kind: typing.ClassVar[str] = "select"
+
     def assign(self, view, keep):
-        raise NotImplementedError
+        return keep_topk(view.patches[..., 0], keep)
 
 
 def other_values(kind: object, default: object) -> list[object]:
@@ -82,8 +102,8 @@ def test_a_bare_name_means_the_defaults(name):
 
 
 def test_text_takes_spaces_and_the_usual_words_for_yes_and_no():
-    assert parse(" evit : fuse = no , carry = ON ") == EViT(fuse=False, carry=True)
-    assert parse("evit:fuse=0,carry=1") == EViT(fuse=False, carry=True)
+    assert parse(" evit : fuse = no , normalize = ON ") == EViT(fuse=False, normalize=True)
+    assert parse("evit:fuse=0,normalize=1") == EViT(fuse=False, normalize=True)
     assert parse("random:seed=7") == RandomSelect(seed=7)
     assert parse("free-slice:site=kv") == FreeSlice(site=Site.KV)
 
@@ -91,14 +111,17 @@ def test_text_takes_spaces_and_the_usual_words_for_yes_and_no():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("evitt", "no method 'evitt'. Known: .*evit.*tome"),
-        ("", "no method ''"),
-        ("evit:fused=true", "EViT has no option 'fused'. Its options: fuse, normalize, carry"),
+        (
+            "evitt",
+            r"There is no method 'evitt'\. Did you mean EViT.*\? Known: ClusterAttention, DynamicViT, EViT, .*Ward",
+        ),
+        ("", r"no method ''\. Known: "),
+        ("evit:fused=true", "EViT has no option 'fused'. Its options: fuse, normalize, proportional_attention"),
         ("topk:seed=1", "TopK has no option 'seed'. It has none"),
-        ("evit:fuse=perhaps", "EViT.fuse takes true or false; got 'perhaps'"),
-        ("random:seed=many", "RandomSelect.seed takes a whole number; got 'many'"),
-        ("random:seed=1.5", "RandomSelect.seed takes a whole number; got '1.5'"),
-        ("free-slice:site=attic", "FreeSlice.site takes .*post_attn.*; got 'attic'"),
+        ("evit:fuse=perhaps", "EViT.fuse is true or false; got 'perhaps'"),
+        ("random:seed=many", "RandomSelect.seed is a whole number; got 'many'"),
+        ("random:seed=1.5", "RandomSelect.seed is a whole number; got '1.5'"),
+        ("free-slice:site=attic", "FreeSlice.site is one of .*post_attn.*; got 'attic'"),
         ("evit:fuse", "written name=value; got 'fuse' in 'evit:fuse'"),
     ],
 )
@@ -122,16 +145,108 @@ def test_data_of_the_wrong_type_is_refused(name, options, words):
         build(name, options)
 
 
-def test_options_that_are_words_numbers_or_text_say_so(monkeypatch):
-    monkeypatch.setattr("foveate.methods.options.all_methods", lambda: {"choosy": Choosy})
-    assert parse("choosy:taste=sour,amount=2.5,word=x") == Choosy("sour", 2.5, "x")
-    for options, words in (
+@pytest.fixture
+def choosy():
+    register(Choosy)
+    yield
+    unregister(Choosy)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
         ({"taste": "bitter"}, "taste is one of sweet, sour; got 'bitter'"),
-        ({"amount": "much"}, "amount takes a number; got 'much'"),
-        ({"word": 3}, "word takes text; got 3"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            build("choosy", options)
+        ({"amount": "much"}, "amount is a finite number; got 'much'"),
+        ({"amount": "nan"}, "amount is a finite number; got nan"),
+        ({"amount": float("inf")}, "amount is a finite number; got inf"),
+        ({"amount": True}, "amount is a finite number; got True"),
+        ({"amount": None}, "amount is a finite number; got None"),
+        ({"word": 3}, "word is text; got 3"),
+    ],
+)
+def test_options_that_are_words_numbers_or_text_are_checked_in_data_and_in_python(choosy, options, words):
+    with pytest.raises(ValueError, match=words):
+        build("choosy", options)
+    with pytest.raises(ValueError, match=f"Choosy.{words.partition(' ')[0]}"):
+        Choosy(**options)
+
+
+def test_options_that_are_words_numbers_or_text_are_read(choosy):
+    assert parse("choosy:taste=sour,amount=2.5,word=x") == Choosy("sour", 2.5, "x")
+    assert isinstance(Choosy(amount=2).amount, float)
+
+
+@pytest.mark.parametrize("blocks", [(1, 2), [1, 2]])
+def test_whole_numbers_may_be_a_list(blocks):
+    assert ClusterAttention(ratio=2, blocks=blocks).blocks == (1, 2)
+    assert hash(StridedConv(blocks)) == hash(StridedConv((1, 2)))
+
+
+def test_a_single_whole_number_stands_for_a_list_of_one():
+    assert StridedConv(3).blocks == (3,)
+    assert build("StridedConv", {"blocks": 3}) == parse("strided-conv:blocks=3") == StridedConv((3,))
+
+
+@pytest.mark.parametrize("blocks", ["36", 2.0, True, None, (1, True), [0.5]])
+def test_anything_else_is_not_a_list_of_whole_numbers(blocks):
+    with pytest.raises(ValueError, match=r"StridedConv\.blocks is one or more whole numbers; got"):
+        StridedConv(blocks)
+
+
+def test_a_site_may_be_given_by_its_value():
+    assert FreeSlice(site="kv") == FreeSlice(site=Site.KV)
+
+
+@pytest.mark.parametrize("text", ["EViT:carry=true", "evit:proportional_attention=yes"])
+def test_an_option_is_also_read_by_the_name_it_had_before(text):
+    assert parse(text) == EViT(proportional_attention=True)
+    assert method_text(parse(text)) == "EViT:proportional_attention=true"
+
+
+def test_files_of_earlier_versions_are_still_read():
+    assert build("evit", {"fuse": False, "normalize": False, "carry": True}) == EViT(False, False, True)
+    assert build("tome", {"carry": False}) == ToMe(proportional_attention=False)
+    assert build("token-pooling", {"output": "medoid", "carry": False}) == TokenPooling(
+        output="medoid", proportional_attention=False
+    )
+    assert build("random", {"seed": 3}) == RandomSelect(3)
+    assert build("hvt", {"stages": 2, "pool": "max", "pool_dim": 1}) == HVTPool(2)
+    assert build("free-slice", {"site": "kv"}) == FreeSlice(Site.KV)
+
+
+def test_an_option_under_both_its_names_is_refused():
+    with pytest.raises(ValueError, match=r"EViT\.proportional_attention is given twice; 'carry' is its old name"):
+        parse("evit:proportional_attention=true,carry=false")
+    with pytest.raises(ValueError, match="TopK has no option 'carry'"):
+        parse("topk:carry=true")
+
+
+@pytest.mark.parametrize(
+    ("cls", "option", "value", "words"),
+    [
+        (ToMe, "r", 13, r"ToMe has no option 'r'\. .* fv\.reduce_\(model, fv\.ToMe\(\), fv\.RemovePerBlock\(13\)\)\."),
+        (EViT, "keep_rate", 0.7, r"EViT has no option 'keep_rate'\. .* fv\.EViT\(\), fv\.KeepRate\(0\.7\)\)\."),
+        (Ward, "ratio", 0.5, r"fv\.Ward\(\), fv\.KeepRate\(0\.5\)\)"),
+        (fv.DynamicViT, "rate", 0.5, r"fv\.DynamicViT\(\), fv\.KeepRate\(0\.5\)\)"),
+    ],
+)
+def test_a_schedule_given_to_a_method_gets_the_form_to_use(cls, option, value, words):
+    with pytest.raises(TypeError, match=words):
+        cls(**{option: value})
+    with pytest.raises(ValueError, match=words):
+        parse(f"{cls.__name__}:{option}={value}")
+
+
+def test_other_unknown_options_stay_the_error_of_a_dataclass():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'fused'"):
+        EViT(fused=True)
+    assert ClusterAttention(ratio=4).ratio == 4, "an option of that name is no mistake"
+
+
+@pytest.mark.parametrize("method", variants(), ids=repr)
+def test_a_method_survives_copies_and_pickling(method):
+    for again in (copy.deepcopy(method), pickle.loads(pickle.dumps(method)), dataclasses.replace(method)):
+        assert again == method
 
 
 def undocumented(cls: type) -> list[str]:
@@ -185,17 +300,10 @@ def test_every_method_says_what_it_does(name):
         (lambda: Ward(search="gredy"), "Ward.search is one of rounds, greedy; got 'gredy'"),
         (lambda: EViT(fuse="no"), "EViT.fuse is true or false; got 'no'"),
         (lambda: RandomSelect(seed=True), "RandomSelect.seed is a whole number; got True"),
+        (lambda: HVTPool(pool_dim=True), "HVTPool.pool_dim is one of 1, 2; got True"),
+        (lambda: ClusterAttention(sharpness=float("nan")), "ClusterAttention.sharpness is a finite number; got nan"),
     ],
 )
 def test_a_misspelt_option_is_refused_in_python_too(build_it, match):
     with pytest.raises(ValueError, match=match):
         build_it()
-
-
-@pytest.mark.parametrize("taken", ["label", "kind"])
-def test_an_option_cannot_have_the_name_of_what_every_method_has(taken):
-    options = {"__annotations__": {taken: str}, taken: "", "site": Site.PRE_BLOCK}
-    odd = dataclasses.dataclass(frozen=True)(type("Odd", (Method,), options))
-    with pytest.raises(ValueError, match=f"Odd has an option '{taken}', which every method has"):
-        register("odd", "Odd", "select")(odd)
-    assert "odd" not in all_methods()

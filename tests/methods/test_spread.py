@@ -2,11 +2,11 @@
 
 import pytest
 
-from foveate.cost import count, make_plan
+from foveate.costs import count, make_plan
 from foveate.methods import TokenPooling, Ward
 from foveate.methods.base import middle_blocks
-from foveate.schedule import Budget, Keep
-from test_schedule import DEIT_S
+from foveate.schedules import Budget, Keep
+from test_schedules import DEIT_S
 
 SPARE_THE_FIRST_QUARTER = (TokenPooling(), TokenPooling(clustering="kmeans"), Ward(), Ward("greedy"))
 

@@ -208,4 +208,4 @@ def test_its_macs_are_those_of_the_convolution():
 
 def test_it_is_meant_to_be_trained():
     assert not StridedConv().training_free
-    assert not StridedConv().carries_size
+    assert not StridedConv().proportional_attention

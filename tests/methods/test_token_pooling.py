@@ -26,7 +26,7 @@ from zoo import images, make
 
 BATCH, PREFIX, N, HEADS, HEAD_DIM = 2, 2, 11, 2, 3
 CHANNELS, BLOCK = HEADS * HEAD_DIM, 3
-PAPER = TokenPooling(output="medoid", rescale=False, carry=False)
+PAPER = TokenPooling(output="medoid", rescale=False, proportional_attention=False)
 
 
 @pytest.fixture
@@ -99,9 +99,9 @@ def test_medoids_are_patches_of_the_image_as_they_are(view, rescale, keep):
 
 
 @pytest.mark.parametrize("weights", ["significance", "size", "none"])
-@pytest.mark.parametrize("carry", [False, True])
-def test_tokens_weigh_what_the_option_says(view, carry, weights):
-    method = TokenPooling(weights=weights, carry=carry)
+@pytest.mark.parametrize("proportional", [False, True])
+def test_tokens_weigh_what_the_option_says(view, proportional, weights):
+    method = TokenPooling(weights=weights, proportional_attention=proportional)
     weight = {"significance": view.attn_received, "size": view.size, "none": None}[weights]
     clusters = kmedoids(view.patches, first_by_score(view.attn_received, 4), weight, move_last=False)
     assert edges(method, view, 4) == expected_edges(clusters, view, weight)
@@ -129,7 +129,7 @@ def test_sizes_add_up_whatever_tokens_weigh(view):
 
 
 @pytest.mark.parametrize("seed", [0, 5])
-def test_random_first_centres_are_those_of_the_seed_and_the_block(view, seed):
+def test_random_first_centers_are_those_of_the_seed_and_the_block(view, seed):
     first = first_at_random(BATCH, N, 4, seed, BLOCK)
     clusters = kmedoids(view.patches, first, view.attn_received, move_last=False)
     method = TokenPooling(start="random", seed=seed)
@@ -158,12 +158,13 @@ def test_iterations_are_run_and_stopping_early_changes_nothing(view, clustering)
 
 
 def test_later_attention_weighs_by_count_where_it_is_carried():
-    assert TokenPooling().carries_size
-    assert not TokenPooling(carry=False).carries_size
-    assert not TokenPooling(carry=False).uses_size
-    assert TokenPooling(carry=False, weights="size").uses_size
+    assert TokenPooling().proportional_attention
+    assert not TokenPooling(proportional_attention=False).proportional_attention
+    assert not TokenPooling(proportional_attention=False).uses_size
+    assert TokenPooling(proportional_attention=False, weights="size").uses_size
     carried, not_carried = (
-        fv.reduce_(make("timm-cls"), TokenPooling(carry=carry), fv.Keep({1: 10}))(images()) for carry in (True, False)
+        fv.reduce_(make("timm-cls"), TokenPooling(proportional_attention=proportional), fv.Keep({1: 10}))(images())
+        for proportional in (True, False)
     )
     assert not torch.allclose(carried, not_carried, atol=1e-3)
 
@@ -239,7 +240,7 @@ def test_a_budget_takes_equal_shares_at_four_blocks():
     assert [counts[i] for i in (3, 5, 7, 9)] == [round(196 * 0.75**stage) for stage in (1, 2, 3, 4)]
 
 
-def test_on_a_model_the_most_attended_tokens_are_the_first_centres():
+def test_on_a_model_the_most_attended_tokens_are_the_first_centers():
     model, x = make("timm-cls"), images(2)
     with torch.no_grad():
         block, tokens = model.blocks[0], model._pos_embed(model.patch_embed(x))
@@ -260,5 +261,5 @@ def test_on_a_model_the_most_attended_tokens_are_the_first_centres():
 
 
 def test_unweighted_means_are_the_same_whatever_the_head_reads():
-    method = TokenPooling(weights="none", carry=False)
+    method = TokenPooling(weights="none", proportional_attention=False)
     assert method.uses_size, "sizes must be tracked on every model, not only where a head asks for them"

@@ -124,5 +124,5 @@ def test_its_macs_are_one_product_of_every_source_with_every_destination(n, pref
 
 
 def test_later_attention_weighs_by_size_unless_told_otherwise():
-    assert ToMe().carries_size
-    assert not ToMe(carry=False).carries_size
+    assert ToMe().proportional_attention
+    assert not ToMe(proportional_attention=False).proportional_attention

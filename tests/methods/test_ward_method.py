@@ -154,8 +154,8 @@ def test_macs_of_rounds_are_products_of_sources_with_targets(n, keep, rounds, pr
 
 
 def test_options_and_needs():
-    assert Ward().carries_size
-    assert not Ward(carry=False).carries_size
+    assert Ward().proportional_attention
+    assert not Ward(proportional_attention=False).proportional_attention
     assert Ward().needs(True) == {"attn_received", "cls_attn"}
     assert Ward().needs(False) == {"attn_received"}
     with pytest.raises(ValueError, match="rounds is 1 or more; got 0"):
@@ -164,7 +164,8 @@ def test_options_and_needs():
 
 def test_later_attention_weighs_by_size_where_it_is_carried():
     carried, not_carried = (
-        fv.reduce_(make("timm-cls"), Ward(carry=carry), fv.Keep({1: 10}))(images()) for carry in (True, False)
+        fv.reduce_(make("timm-cls"), Ward(proportional_attention=proportional), fv.Keep({1: 10}))(images())
+        for proportional in (True, False)
     )
     assert not torch.allclose(carried, not_carried, atol=1e-3)
 

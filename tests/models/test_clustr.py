@@ -193,7 +193,7 @@ def test_attention_in_windows_is_that_of_each_window():
 
 def test_content_decides_how_many_clusters_there_are():
     model, x = small(clustering={"average": 0.5}), images(6)
-    fv.fit_cluster_counts_(model, [x[:4], x[4:]], passes=1)
+    fv.models.fit_cluster_counts_(model, [x[:4], x[4:]], passes=1)
     seen = {}
     for name, module in model.named_modules():
         if isinstance(module, ClusterCount):

@@ -31,7 +31,7 @@ def photos() -> torch.Tensor:
 def test_weights_go_to_the_registered_model_and_back(class_token, pool):
     ours = deit()
     if not class_token:
-        fv.drop_class_token_(ours)
+        fv.models.drop_class_token_(ours)
     fv.reduce_(ours, fv.HVTPool(stages=2, pool=pool))
     theirs = hvt(stages=2, pool=pool, class_token=class_token)
     assert not torch.equal(theirs(photos()), ours(photos()))
@@ -46,7 +46,7 @@ def test_weights_go_to_the_registered_model_and_back(class_token, pool):
 
 
 def test_prediction_without_the_class_token_is_one_switch_on_both_sides():
-    without = fv.drop_class_token_(deit())
+    without = fv.models.drop_class_token_(deit())
     model = hvt(stages=0)
     model.load_state_dict(without.state_dict())
     assert torch.equal(model(photos()), without(photos()))
@@ -59,14 +59,14 @@ def test_prediction_without_the_class_token_is_one_switch_on_both_sides():
 
 def test_the_class_token_takes_its_position_along():
     before = deit()
-    after = fv.drop_class_token_(deit())
+    after = fv.models.drop_class_token_(deit())
     assert torch.equal(after.pos_embed, before.pos_embed[:, 1:])
     assert sum(p.numel() for p in before.parameters()) - sum(p.numel() for p in after.parameters()) == 2 * 64
     assert after.forward_features(photos()).shape == (2, 64, 64)
 
 
 def test_registers_stay_when_the_class_token_goes():
-    model = fv.drop_class_token_(deit(reg_tokens=2))
+    model = fv.models.drop_class_token_(deit(reg_tokens=2))
     assert model.num_prefix_tokens == 2
     assert fv.cost(model).macs > 0
     tokens = model.forward_features(photos())
@@ -76,7 +76,7 @@ def test_registers_stay_when_the_class_token_goes():
 
 
 def test_a_model_without_class_token_is_saved_and_loaded(tmp_path):
-    model = fv.drop_class_token_(deit())
+    model = fv.models.drop_class_token_(deit())
     again = fv.load(fv.save(model, tmp_path / "m"))
     assert torch.equal(again(photos()), model(photos()))
 
@@ -106,12 +106,12 @@ def test_weights_of_one_image_size_fit_another(dims):
 
 def test_what_cannot_lose_its_class_token_says_so():
     with pytest.raises(ValueError, match="no class token to drop"):
-        fv.drop_class_token_(hvt(stages=0))
+        fv.models.drop_class_token_(hvt(stages=0))
     with pytest.raises(ValueError, match="This model is reduced"):
-        fv.drop_class_token_(hvt(stages=2, class_token=True))
+        fv.models.drop_class_token_(hvt(stages=2, class_token=True))
     with pytest.raises(fv.UnsupportedModel, match="VisionTransformerDistilled"):
-        fv.drop_class_token_(timm.create_model("deit_tiny_distilled_patch16_224", **SHAPE))
+        fv.models.drop_class_token_(timm.create_model("deit_tiny_distilled_patch16_224", **SHAPE))
     with pytest.raises(fv.UnsupportedModel, match="timm's VisionTransformer"):
-        fv.drop_class_token_(make("torchvision"))
+        fv.models.drop_class_token_(make("torchvision"))
     with pytest.raises(fv.UnsupportedModel, match="attention pooling"):
-        fv.drop_class_token_(deit(global_pool="map", fc_norm=False))
+        fv.models.drop_class_token_(deit(global_pool="map", fc_norm=False))

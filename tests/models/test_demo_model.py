@@ -14,9 +14,9 @@ from foveate.data.preprocessing import Preprocessing
 from foveate.data.scenes import KINDS, SIZE
 from foveate.models.demo import WEIGHTS, about_demo, demo_classes, demo_model
 from foveate.models.demo.__main__ import LARGEST, export
-from foveate.train.recipe import read_recipe
+from foveate.training.recipe import read_recipe
 
-SCENES = 1000  # of the 2,000 on which it reached 95.85 %
+SCENES = 350  # of the 2,000 on which it reached 95.85 %; drawing them takes longer than looking at them
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def batch(model):
 
 @torch.no_grad()
 def accuracy(model, batch):
-    return (model(batch.images).argmax(dim=1) == batch.labels).float().mean().item()
+    return (model(batch.images).argmax(dim=1) == batch.targets).float().mean().item()
 
 
 def test_it_is_small_enough_to_ship():
@@ -78,7 +78,7 @@ def test_which_tokens_are_kept_matters(model, batch):
             method.name: (fv.reduce_(demo_model(), method, fv.Budget(0.5))(some).argmax(dim=1) != whole).sum()
             for method in (fv.ToMe(), fv.RandomSelect())
         }
-    assert changed["tome"] < changed["random"], changed
+    assert changed["ToMe"] < changed["RandomSelect"], changed
 
 
 def test_it_is_a_model_of_timms_as_well(model):

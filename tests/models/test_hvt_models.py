@@ -121,7 +121,7 @@ def test_features_only_gives_the_pyramid(dims, sides, reductions):
     x = whole.blocks[0](whole.patch_embed(photos()) + whole.pos_embed)
     torch.testing.assert_close(maps[0].flatten(2).transpose(1, 2), x)
     last = maps[2].flatten(2).transpose(1, 2)
-    end = fv.adapters.encode(fv.adapters.find_adapter(whole), whole, photos()).stream.tokens
+    end = fv.inspect(whole).encode(photos()).stream.tokens
     if dims == 2:
         torch.testing.assert_close(last, end)
     else:  # patch 0 is in token 0 alone, and stays there
@@ -258,7 +258,7 @@ def test_a_patch_belongs_to_the_token_it_has_most_weight_in_through_all_poolings
     """Windows in windows: the weights of all ways from a patch to a token add up."""
     trace = fv.trace(small_hvt(stages=2, pool_dim=dims), photos())
     for block in range(DEPTH):
-        src, dst, weight = trace.after(block).edges(trace.batch, trace.device)
+        src, dst, weight, _ = trace.after(block).edges(trace.batch, trace.device)
         shares = torch.zeros(trace.batch, 64, trace.counts[block])
         for image in range(trace.batch):
             shares[image].index_put_((src[image], dst[image]), weight[image], accumulate=True)

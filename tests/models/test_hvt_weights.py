@@ -80,7 +80,7 @@ def test_another_hvt_is_refused_and_nothing_changes(theirs, ours, words, tmp_pat
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     with pytest.raises(ValueError, match=words):
         convert_weights(torch.load(path), model)
-    with pytest.raises(ValueError, match=f"weights.pth do not fit this VisionTransformer: .*({words})"):
+    with pytest.raises(ValueError, match=f"weights.pth do not fit this HVT: .*({words})"):
         load_weights_(model, path)
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 

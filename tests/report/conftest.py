@@ -1,18 +1,8 @@
 import pytest
-import torch
 
 from comparing import pretended, write_picture
 from foveate.report.compare import maps, run
-from foveate.report.drawing import picture_of
 from zoo import CLASSES
-
-
-@pytest.fixture
-def photo(tmp_path):
-    path = tmp_path / "photo.png"
-    pixels = torch.randint(0, 256, (3, 90, 120), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    picture_of(pixels).save(path)
-    return path
 
 
 @pytest.fixture

@@ -5,8 +5,9 @@ import json
 import pytest
 
 from comparing import QUICK, pretended, untimed, write_picture
-from foveate.report.compare import compare, fidelity, run
+from foveate.report.compare import compare, run
 from foveate.report.compare.saving import PARTIAL
+from foveate.tasks import Classification
 from zoo import CLASSES, images, make
 
 pytestmark = pytest.mark.usefixtures("no_clock_and_no_gallery")
@@ -35,7 +36,7 @@ def test_a_resumed_run_equals_one_that_was_not_interrupted(folder, tmp_path, int
     model = make("timm-cls")
     whole = compare(model, folder, **QUICK)
     monkeypatch.setattr(run, "SECONDS_BETWEEN_STORES", 0)
-    module, name = (fidelity, "logits_of") if place == "decisions" else (run, "measure_candidate")
+    module, name = (Classification, "predict") if place == "decisions" else (run, "measure_candidate")
     interrupted(module, name, call)
     part = compare(model, folder, **QUICK, store=tmp_path)
     assert not part.complete
@@ -71,7 +72,7 @@ def test_a_batch_whose_images_were_all_broken_is_passed_over_once(tmp_path, inte
     (photos / "0.png").write_bytes(b"no picture")
     options = QUICK | {"max_broken": 0.2, "store": tmp_path / "report", "batch_size": 1}
     monkeypatch.setattr(run, "SECONDS_BETWEEN_STORES", 0)
-    interrupted(fidelity, "logits_of", 20)  # in the fourth batch that there is
+    interrupted(Classification, "predict", 20)  # in the fourth batch that there is
     with pytest.warns(UserWarning, match=r"0.png cannot be read"):
         part = compare(make("timm-cls"), photos, **options)
     assert (part.complete, part.data["images"], part.data["broken"]) == (False, 3, 1)
@@ -93,7 +94,7 @@ def test_images_given_as_tensors_cannot_be_told_apart_so_that_no_run_goes_on(tmp
 
 
 def test_ctrl_c_before_anything_is_measured_is_just_that(folder, tmp_path, interrupted):
-    interrupted(fidelity, "logits_of", 2)
+    interrupted(Classification, "predict", 2)
     with pytest.raises(KeyboardInterrupt):
         compare(make("timm-cls"), folder, **QUICK, store=tmp_path)
 

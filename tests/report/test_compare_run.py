@@ -12,10 +12,18 @@ from PIL import Image
 import foveate as fv
 from comparing import QUICK, pretended, titles, untimed
 from foveate.data.preprocessing import Preprocessing
-from foveate.methods.base import all_methods
-from foveate.report.compare import Comparison, candidates, compare, run, timing
-from foveate.report.compare.candidates import DEFAULT_BUDGETS, default_methods, find_candidates, read_methods
+from foveate.data.source import drawn_from
+from foveate.methods.registry import all_methods
+from foveate.report.compare import Comparison, candidates, compare, preparing, run, timing
+from foveate.report.compare.candidates import (
+    DEFAULT_BUDGETS,
+    default_methods,
+    find_candidates,
+    label_and_kind,
+    read_methods,
+)
 from foveate.report.compare.on_object import covered_patches, share_on_object
+from foveate.tasks import Classification
 from zoo import CLASSES, IMAGE, PATCHES, images, make
 
 pytestmark = pytest.mark.usefixtures("no_clock_and_no_gallery")
@@ -30,8 +38,8 @@ def test_figures_are_those_of_slow_obvious_code(real_speed):
         "Exact last block",
         "ToMe at 0.7",
         "ToMe at 0.5",
-        "Top-k at 0.7",
-        "Top-k at 0.5",
+        "TopK at 0.7",
+        "TopK at 0.5",
     ]
     with torch.no_grad():
         whole = model(x)
@@ -81,7 +89,7 @@ def test_the_model_is_left_as_it_was():
 
 def test_candidates_share_the_weights():
     model = make("timm-cls")
-    whole, _ = run._prepared(model, torch.device("cpu"))
+    whole, _ = preparing.prepared(model, torch.device("cpu"))
     found = find_candidates(whole, read_methods(["tome", "ward"]), (0.7,)).all
     pointers = {tensor.data_ptr() for tensor in model.parameters()}
     assert len(found) == 4
@@ -120,8 +128,8 @@ def test_a_limit_draws_from_all_and_is_the_same_each_time(folder):
     assert one.data["images"] == 6
     assert untimed(one) == untimed(two)
     assert [e.kl for e in other.entries] != [e.kl for e in one.entries]
-    data, _ = run.open_source(str(folder), None, CLASSES)
-    chosen = run.FromSource(data, "", Preprocessing.of(make("timm-cls")).evaluation(), 2, limit=6, seed=0).data.pictures
+    data = Classification(CLASSES).open_matching(str(folder)).data
+    chosen = drawn_from(data, 6, seed=0).pictures
     names = [chosen.name(index) for index in range(6)]
     assert len({name.split("/")[-2] for name in names}) > 2  # not the first class alone
     assert compare(make("timm-cls"), images(9), **QUICK, limit=6).data["images"] == 6
@@ -150,14 +158,14 @@ def test_labels_beyond_the_models_classes_are_not_used():
 
 def test_a_head_that_reads_patches_has_no_exact_last_block():
     found = compare(make("timm-mean"), images(4), **QUICK)
-    assert titles(found) == ["Unreduced", "ToMe at 0.7", "ToMe at 0.5", "Top-k at 0.7", "Top-k at 0.5"]
+    assert titles(found) == ["Unreduced", "ToMe at 0.7", "ToMe at 0.5", "TopK at 0.7", "TopK at 0.5"]
     assert not any(entry.exact_last_block for entry in found.entries)
 
 
 def test_a_method_that_refuses_the_model_is_told_of_once():
     found = compare(make("timm-mean"), images(4), **(QUICK | {"methods": ("evit", "tome")}))
     (refused,) = found.refused
-    assert (refused.method, refused.budget) == ("evit", None)
+    assert (refused.method, refused.budget) == ("EViT", None)
     assert "no class token" in refused.reason
 
 
@@ -235,17 +243,18 @@ def test_a_model_that_is_reduced_already_is_one_of_the_candidates():
 
 
 def test_every_method_has_a_name_for_people_and_the_default_are_those_that_need_no_training():
-    labels = [method.label for method in all_methods().values()]
+    labels = [label_and_kind(method())[0] for method in all_methods().values()]
     assert len(set(labels)) == len(labels)
-    assert {"tome", "evit", "random"} <= set(default_methods())
-    assert not {"free-slice", "dynamicvit", "hvt"} & set(default_methods())
+    assert [label for label in labels if "baseline" in label] == ["RandomSelect (baseline)"]
+    assert {"ToMe", "EViT", "RandomSelect"} <= set(default_methods())
+    assert not {"FreeSlice", "DynamicViT", "HVTPool"} & set(default_methods())
     assert DEFAULT_BUDGETS == (0.8, 0.65, 0.5)
 
 
 def test_options_of_a_method_are_in_its_name_and_its_code():
     found = compare(make("timm-cls"), images(2), **(QUICK | {"methods": ("evit:fuse=false",), "budgets": (0.7,)}))
     entry = found.entries[-1]
-    assert (entry.method, entry.label) == ("evit:fuse=false", "EViT (fuse=false)")
+    assert (entry.method, entry.label) == ("EViT:fuse=false", "EViT (fuse=false)")
     assert entry.python.endswith("fv.reduce_(model, fv.EViT(fuse=False), fv.Budget(0.7), exact_last_block=True)")
 
 

@@ -14,11 +14,12 @@ from PIL import Image
 import foveate as fv
 from browser.example_report import FIGURES, comparison, gallery, models, pictures
 from foveate.core import Assignment
+from foveate.drawing.tokens import TokenMap
+from foveate.evaluation.columns import BY_NAME
 from foveate.methods import Site
 from foveate.report.page import collect_gallery, render
 from foveate.report.page.gallery import LARGEST_SIDE, Stage, _stages, named_by_first_patch
-from foveate.report.page.words import divergence, percent
-from foveate.report.pictures.tokens import TokenMap
+from foveate.report.page.words import cell
 from zoo import DEPTH, PATCHES, defaults, images, reduced
 
 EVIL = '</script><img src=x onerror="alert(1)"><!--\u2028&amp;{{version}}'
@@ -27,6 +28,17 @@ EVIL = '</script><img src=x onerror="alert(1)"><!--\u2028&amp;{{version}}'
 @pytest.fixture(scope="module")
 def maps():
     return gallery()
+
+
+@pytest.fixture(scope="module")
+def page(maps):
+    return render(comparison(), maps)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """The page without token maps."""
+    return render(comparison())
 
 
 def embedded(page):
@@ -48,16 +60,17 @@ def followed(stages, block, patches=PATCHES):
 
 def heaviest(assignment, image, batch):
     """The token each patch weighs most in, by plain loops; -1 where it is in none."""
-    src, dst, weight = (edge[image].tolist() for edge in assignment.edges(batch, torch.device("cpu")))
+    edges = (edge[image].tolist() for edge in assignment.edges(batch, torch.device("cpu")))
     held = [{} for _ in range(assignment.num_in)]
-    for patch, token, share in zip(src, dst, weight, strict=True):
-        held[patch][token] = held[patch].get(token, 0.0) + share
-    return [max(tokens, key=tokens.get) if any(tokens.values()) else -1 for tokens in held]
+    for patch, token, share, present in zip(*edges, strict=True):
+        if present:
+            held[patch][token] = held[patch].get(token, 0.0) + share
+    return [max(tokens, key=tokens.get) if tokens else -1 for tokens in held]
 
 
 def together(owner):
-    """Which patches share a token, whatever the tokens are called; a dropped patch shares with none."""
-    return [[a == b and a >= 0 for b in owner] for a in owner]
+    """Which patches share a token, whatever the tokens are called: each patch with the first of its token, or -1."""
+    return [token if token < 0 else owner.index(token) for token in owner]
 
 
 WAYS = [*defaults(), fv.FreeSlice(site=Site.KV)]
@@ -142,15 +155,14 @@ def test_a_model_in_training_stays_in_training():
     assert model.training
 
 
-def test_what_the_page_holds_is_what_it_was_given(maps):
-    told = embedded(render(comparison(), maps))
+def test_what_the_page_holds_is_what_it_was_given(maps, page, plain):
+    told = embedded(page)
     assert told["comparison"] == json.loads(json.dumps(comparison().as_dict()))
     assert told["gallery"] == json.loads(json.dumps(maps.as_dict()))
-    assert embedded(render(comparison()))["gallery"] is None
+    assert embedded(plain)["gallery"] is None
 
 
-def test_every_setting_has_its_row_without_any_script(maps):
-    page = render(comparison(), maps)
+def test_every_setting_has_its_row_without_any_script(page):
     rows = re.findall(r'<tr data-entry="(\d+)" class="(.*?)">(.*?)</tr>', page)
     assert [int(index) for index, _, _ in rows] == list(range(len(FIGURES)))
     for (_, marks, row), (label, kind, *_, pareto) in zip(rows, FIGURES, strict=True):
@@ -169,17 +181,16 @@ def test_every_setting_has_its_row_without_any_script(maps):
     assert f"foveate {fv.__version__}" in page
 
 
-def test_columns_of_which_nothing_is_known_are_left_out():
-    with_labels, without = render(comparison()), render(comparison(labelled=False))
-    fields = re.findall(r'data-field="(\w+)"', with_labels)
+def test_columns_of_which_nothing_is_known_are_left_out(plain):
+    without = render(comparison(labelled=False))
+    fields = re.findall(r'data-field="(\w+)"', plain)
     common = ["images_per_second", "speed_up", "mac_ratio", "kl", "overhead", "on_object"]
     assert fields == ["label", "budget", "agreement", "top1", "top5", *common]
     assert re.findall(r'data-field="(\w+)"', without) == ["label", "budget", "agreement", *common]
     assert all(one["top1"] is None for one in embedded(without)["comparison"]["entries"])
 
 
-def test_the_page_fetches_nothing(maps):
-    page = render(comparison(), maps)
+def test_the_page_fetches_nothing(page):
     assert not re.findall(r"https?:|//[a-z]+\.[a-z]", re.sub(r"base64,[\w+/=]+", "", page))
     assert not re.findall(r"(?:src|href)=\"(?!#|data:)", page)
     assert not re.findall(r"@import|url\(|fetch\(|XMLHttpRequest|WebSocket|<style[^>]+>|\sstyle=\"", page)
@@ -211,12 +222,12 @@ def test_names_cannot_break_out_of_the_page():
     assert told["gallery"]["models"][0]["label"] == EVIL
 
 
-def test_notices_say_what_a_reader_must_know():
-    plain = render(comparison())
+def test_notices_say_what_a_reader_must_know(plain):
     assert 'class="notice">The run' not in plain
     assert "built-in demonstration" not in plain
-    assert "built-in demonstration" in render(comparison(demonstration=True))
-    assert "says nothing about your model" in render(comparison(demonstration=True))
+    demonstration = render(comparison(demonstration=True))
+    assert "built-in demonstration" in demonstration
+    assert "says nothing about your model" in demonstration
     assert "The run was interrupted" in render(comparison(complete=False))
     noted = comparison(data=comparison().data | {"note": "The labels do not match."})
     assert "The labels do not match." in render(noted)
@@ -250,6 +261,13 @@ def test_what_is_not_a_number_is_missing():
 
 def test_only_what_is_whole_is_called_so():
     gap = "\N{NARROW NO-BREAK SPACE}"
+
+    def percent(value):
+        return cell(BY_NAME["agreement"], value)
+
+    def divergence(value):
+        return cell(BY_NAME["kl"], value)
+
     assert percent(99.97) == f"99.9{gap}%"
     assert percent(100.0) == f"100.0{gap}%"
     assert percent(99.1) == f"99.1{gap}%"

@@ -2,30 +2,31 @@
 
 What flows from block to block is a value (``Stream``), never state on the model, so threads, activation
 checkpointing, ``torch.compile``, export, pickling and deepcopy need no care. A block in which nothing happens is
-called as it is, and an empty schedule therefore changes nothing, bit for bit, unless queries and keys are normalised.
+called as it is, and an empty schedule therefore changes nothing, bit for bit, unless queries and keys are normalized.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
-from foveate.adapters.base import Adapter, BlockOps, Heads, Reduction, reduction_of
-from foveate.adapters.unit_qk import UnitHeads
+from foveate.adapters.blocks import BlockPieces, Heads
+from foveate.adapters.reduced import Reducer
+from foveate.adapters.unit_qk import UnitPieces
 from foveate.core import Assignment, attend, attend_and_score, attend_masked, class_row, log_size_bias, pool_size
-from foveate.methods.base import BlockView, Site
+from foveate.methods.base import BlockView, Method, Site
+from foveate.methods.learned import MaskTrainedMethod
+
+if TYPE_CHECKING:
+    from foveate.adapters.family import Family
 
 LEAST_WEIGHT = 1e-9
-"""What a masked token weighs in a head that averages: nothing, but its logarithm is still a number."""
+"""Weight of a masked token in a head that averages: nothing, but its logarithm is still a number."""
 
 
 class Stream(NamedTuple):
@@ -33,7 +34,7 @@ class Stream(NamedTuple):
 
     tokens: Tensor  # (B, P + N, C)
     size: Tensor | None = None  # (B, N) patches each token stands for; None while every token is one patch
-    bias: Tensor | None = None  # (B, 1, 1, P + N) log size for attention; None unless the method carries it
+    bias: Tensor | None = None  # (B, 1, 1, P + N) log size for attention; None unless attention is proportional
     keep: Tensor | None = None  # (B, N) which tokens still count, in training by masks; None where all do
 
 
@@ -59,173 +60,146 @@ class Encoded:
     blocks: tuple[BlockOutput, ...]  # empty unless recorded
 
 
-def encode(adapter: Adapter, model: Any, images: Tensor, *, record: bool = False, **embed_options: Any) -> Encoded:
+def encode(family: Family, images: Tensor, *, record: bool = False, **options: Any) -> Encoded:
     """Run embedding and blocks of a model, reduced or not."""
-    if images.dim() != 4:
-        raise ValueError(f"Images are (batch, channels, height, width); got shape {tuple(images.shape)}.")
+    if not isinstance(images, Tensor) or images.dim() != 4:
+        found = f"shape {tuple(images.shape)}" if isinstance(images, Tensor) else f"a {type(images).__name__}"
+        raise ValueError(f"Images are a tensor (batch, channels, height, width); got {found}.")
     if images.shape[0] == 0:
         raise ValueError(f"The batch is empty: images have shape {tuple(images.shape)}. Give at least one image.")
-    listener = _LISTENER.get()
-    record = record or listener is not None
-    tokens = adapter.embed(model, images, **embed_options)
-    reduction = reduction_of(model)
-    if reduction is None:
-        run = _Untouched(adapter.ops(model)).run
-    else:
-        grid = adapter.grid(model, *images.shape[-2:])
-        run = _Runner(adapter, model, reduction, grid, record).run
-    recompute = adapter.checkpointing(model) and model.training
-    output, blocks = BlockOutput(Stream(tokens)), []
-    for index, block in enumerate(adapter.blocks(model)):
+    unknown = sorted(options.keys() - family.embed_options)
+    if unknown:
+        known = f" It takes {', '.join(sorted(family.embed_options))}." if family.embed_options else ""
+        raise TypeError(f"{type(family.model).__name__} takes no option {unknown[0]!r} with images.{known}")
+    tokens = family.embed(images, **options)
+    reducer = family.reducer
+    run = _Untouched(family).run if reducer is None else _Runner(family, reducer, images, record).run
+    recompute = family.recomputes and family.model.training
+    output, outputs = BlockOutput(Stream(tokens)), []
+    for index in range(len(family.blocks)):
         if recompute:
-            output = checkpoint(run, block, output.stream, index, use_reentrant=False)
+            output = checkpoint(run, output.stream, index, use_reentrant=False)
         else:
-            output = run(block, output.stream, index)
+            output = run(output.stream, index)
         if record:
-            blocks.append(output)
-    encoded = Encoded(tokens, output.stream, tuple(blocks))
-    if listener is not None:
-        listener.append(encoded)
-    return encoded
-
-
-_LISTENER: ContextVar[list[Encoded] | None] = ContextVar("foveate_recording", default=None)
-
-
-@contextmanager
-def recording() -> Iterator[list[Encoded]]:
-    """Collect what reduced models see inside, block by block, while they are called as usual in this thread."""
-    seen: list[Encoded] = []
-    token = _LISTENER.set(seen)
-    try:
-        yield seen
-    finally:
-        _LISTENER.reset(token)
+            outputs.append(output)
+    return Encoded(tokens, output.stream, tuple(outputs))
 
 
 class _Untouched:
     """Runs the blocks of a model that is not reduced."""
 
-    def __init__(self, ops: BlockOps) -> None:
-        self.ops = ops
+    def __init__(self, family: Family) -> None:
+        self.pieces = family.pieces()
 
-    def run(self, block: nn.Module, stream: Stream, index: int) -> BlockOutput:
-        return BlockOutput(Stream(self.ops.whole(block, stream.tokens)))
+    def run(self, stream: Stream, index: int) -> BlockOutput:
+        return BlockOutput(Stream(self.pieces[index].whole(stream.tokens)))
 
 
 class _Runner:
     """Runs single blocks of one reduced model, for one grid of patches."""
 
-    def __init__(self, adapter: Adapter, model: Any, reduction: Reduction, grid: tuple[int, int], record: bool) -> None:
-        self.ops: BlockOps = adapter.ops(model)
-        self.unit_scales = reduction.unit_scales
-        self.prefix = adapter.num_prefix(model)
-        self.has_cls = adapter.has_cls(model)
-        self.record = record
-        self.method = reduction.method
-        self.modules = reduction.modules_by_block
-        weighs = reduction.shape.head_reads_patches and self.method.heads_weigh_by_size
-        self.tracks_size = self.method.uses_size or weighs
-        self.masks = self.method.trains_by_masks and reduction.training
-        self.grid = grid
-        self.plan = reduction.plan_for(grid)
+    def __init__(self, family: Family, reducer: Reducer, images: Tensor, record: bool) -> None:
+        self.pieces = family.pieces()
+        scales = reducer.unit_scales
+        if scales is not None:
+            self.pieces = [UnitPieces(pieces, scales.of(index)) for index, pieces in enumerate(self.pieces)]
+        self.prefix, self.has_cls, self.record = family.num_prefix, family.has_cls, record
+        self.modules, self.masks = reducer.modules_by_block, reducer.masks
+        self.grid = family.grid_for(*images.shape[-2:])
+        self.plan = reducer.plan_for(self.grid)
+        self._method = reducer.method
+        weighs = reducer.shape.head_reads_patches and reducer.heads_weigh_by_size
+        self.tracks_size = weighs or (self._method is not None and self._method.uses_size)
 
-    def run(self, block: nn.Module, stream: Stream, index: int) -> BlockOutput:
-        """One block, by the pieces as they are or with queries and keys of unit length."""
-        if self.unit_scales is None:
-            return self._run(block, stream, index)
-        runner = copy.copy(self)
-        runner.ops = UnitHeads(self.ops, self.unit_scales.of(index))
-        return runner._run(block, stream, index)
+    @property
+    def method(self) -> Method:
+        assert self._method is not None, "without a method nothing is reduced"
+        return self._method
 
-    def _run(self, block: nn.Module, stream: Stream, index: int) -> BlockOutput:
+    def run(self, stream: Stream, index: int) -> BlockOutput:
+        """One block, and what is reduced in it."""
+        pieces, acts = self.pieces[index], self.plan.acts_in(index)
         if self.masks:
-            return self._masked_block(block, stream, index)
+            return self._masked_block(pieces, stream, index)
         if self.plan.exact_last_block and index == len(self.plan.counts) - 1:
-            return self._last_block_for_prefix(block, stream, index)
-        if not self.plan.acts_in(index):
-            return BlockOutput(self._plain_block(block, stream))
+            return self._last_block_for_prefix(pieces, stream, index)
+        if not acts:
+            return BlockOutput(self._plain_block(pieces, stream))
         if self.method.site is Site.POST_ATTN:
-            return self._reduce_after_attention(block, stream, index)
+            return self._reduce_after_attention(pieces, stream, index)
         if self.method.site is Site.KV:
-            return self._reduce_keys_values(block, stream, index)
+            return self._reduce_keys_values(pieces, stream, index)
         if self.method.site is Site.PRE_BLOCK:
             stream, step = self._reduce(stream, {}, index)
-            return BlockOutput(self._plain_block(block, stream), step)
-        return BlockOutput(*self._reduce(self._plain_block(block, stream), {}, index))
+            return BlockOutput(self._plain_block(pieces, stream), step)
+        return BlockOutput(*self._reduce(self._plain_block(pieces, stream), {}, index))
 
-    def _masked_block(self, block: nn.Module, stream: Stream, index: int) -> BlockOutput:
-        """Training of a method that decides by masks: no token goes, the decided ones stop to count."""
+    def _masked_block(self, pieces: BlockPieces, stream: Stream, index: int) -> BlockOutput:
+        """Training of a method that decides by masks: no token is removed; those decided against stop counting."""
         if self.plan.acts_in(index):
+            assert isinstance(self.method, MaskTrainedMethod)
             keep = self.method.decide(self._view(stream, {}, index), stream.keep)
             size = keep.clamp(min=LEAST_WEIGHT) if self.tracks_size else None
             stream = stream._replace(keep=keep, size=size)
         if stream.keep is None:
-            return BlockOutput(self._plain_block(block, stream))
-        normed = self.ops.normed(block, stream.tokens)
+            return BlockOutput(self._plain_block(pieces, stream))
+        normed = pieces.normed(stream.tokens)
         counts = pad(stream.keep, (self.prefix, 0), value=1.0)
-        heads, scale = self.ops.project(block, normed), self.ops.scale(block)
-        attended = attend_masked(*heads, counts, scale=scale, dropout=self.ops.attention_dropout(block))
-        x = stream.tokens + self.ops.after_attention(block, attended, normed)
-        return BlockOutput(stream._replace(tokens=self.ops.mlp(block, x)))
+        heads = pieces.project(normed)
+        attended = attend_masked(*heads, counts, scale=pieces.scale, dropout=pieces.attention_dropout)
+        x = stream.tokens + pieces.after_attention(attended, normed)
+        return BlockOutput(stream._replace(tokens=pieces.mlp(x)))
 
-    def _plain_block(self, block: nn.Module, stream: Stream) -> Stream:
+    def _plain_block(self, pieces: BlockPieces, stream: Stream) -> Stream:
         if stream.bias is None:
-            return stream._replace(tokens=self.ops.whole(block, stream.tokens))
-        normed = self.ops.normed(block, stream.tokens)
-        attended = self._attend(block, self.ops.project(block, normed), stream.bias)
-        x = stream.tokens + self.ops.after_attention(block, attended, normed)
-        return stream._replace(tokens=self.ops.mlp(block, x))
+            return stream._replace(tokens=pieces.whole(stream.tokens))
+        normed = pieces.normed(stream.tokens)
+        attended = _attend(pieces, pieces.project(normed), stream.bias)
+        x = stream.tokens + pieces.after_attention(attended, normed)
+        return stream._replace(tokens=pieces.mlp(x))
 
-    def _reduce_after_attention(self, block: nn.Module, stream: Stream, index: int) -> BlockOutput:
+    def _reduce_after_attention(self, pieces: BlockPieces, stream: Stream, index: int) -> BlockOutput:
         # nothing here may hold queries, keys or scores: the MLP, which needs most memory, takes over theirs
-        stream, step = self._reduce(*self._attention_half(block, stream), index)
-        return BlockOutput(stream._replace(tokens=self.ops.mlp(block, stream.tokens)), step)
+        stream, step = self._reduce(*self._attention_half(pieces, stream), index)
+        return BlockOutput(stream._replace(tokens=pieces.mlp(stream.tokens)), step)
 
-    def _attention_half(self, block: nn.Module, stream: Stream) -> tuple[Stream, dict[str, Tensor]]:
-        normed = self.ops.normed(block, stream.tokens)
-        attended, scores = self._attend_with_scores(block, self.ops.project(block, normed), stream.bias)
-        x = stream.tokens + self.ops.after_attention(block, attended, normed)
+    def _attention_half(self, pieces: BlockPieces, stream: Stream) -> tuple[Stream, dict[str, Tensor]]:
+        normed = pieces.normed(stream.tokens)
+        attended, scores = self._attend_with_scores(pieces, pieces.project(normed), stream.bias)
+        x = stream.tokens + pieces.after_attention(attended, normed)
         return stream._replace(tokens=x), scores
 
-    def _reduce_keys_values(self, block: nn.Module, stream: Stream, index: int) -> BlockOutput:
-        normed = self.ops.normed(block, stream.tokens)
+    def _reduce_keys_values(self, pieces: BlockPieces, stream: Stream, index: int) -> BlockOutput:
+        normed = pieces.normed(stream.tokens)
         sources, step = self._reduce(Stream(normed), {}, index)
-        x = self._attend_to(block, stream.tokens, normed, sources)
-        return BlockOutput(stream._replace(tokens=self.ops.mlp(block, x)), None, step)
+        x = _attend_to(pieces, stream.tokens, normed, sources)
+        return BlockOutput(stream._replace(tokens=pieces.mlp(x)), None, step)
 
-    def _last_block_for_prefix(self, block: nn.Module, stream: Stream, index: int) -> BlockOutput:
+    def _last_block_for_prefix(self, pieces: BlockPieces, stream: Stream, index: int) -> BlockOutput:
         """The last block where only prefix tokens are read: patch tokens serve as keys and values, and end there."""
         step = key_step = None
-        if self.plan.acts_in(index) and self.method.site is Site.PRE_BLOCK:
+        acts = self.plan.acts_in(index)
+        if acts and self.method.site is Site.PRE_BLOCK:
             stream, step = self._reduce(stream, {}, index)
-        normed = self.ops.normed(block, stream.tokens)
+        normed = pieces.normed(stream.tokens)
         sources = stream._replace(tokens=normed)
-        if self.plan.acts_in(index) and self.method.site is Site.KV:
+        if acts and self.method.site is Site.KV:
             sources, key_step = self._reduce(Stream(normed), {}, index)
-        x = self._attend_to(block, stream.tokens[:, : self.prefix], normed[:, : self.prefix], sources)
-        return BlockOutput(Stream(self.ops.mlp(block, x)), step, key_step)
-
-    def _attend_to(self, block: nn.Module, x: Tensor, normed: Tensor, sources: Stream) -> Tensor:
-        """The residual stream ``x`` after attending, with queries from ``normed``, to other tokens than its own."""
-        heads = Heads(self.ops.queries(block, normed), *self.ops.keys_values(block, sources.tokens))
-        return x + self.ops.after_attention(block, self._attend(block, heads, sources.bias), normed)
-
-    def _attend(self, block: nn.Module, heads: Heads, bias: Tensor | None) -> Tensor:
-        return attend(*heads, bias=bias, scale=self.ops.scale(block), dropout=self.ops.attention_dropout(block))
+        x = _attend_to(pieces, stream.tokens[:, : self.prefix], normed[:, : self.prefix], sources)
+        return BlockOutput(Stream(pieces.mlp(x)), step, key_step)
 
     def _attend_with_scores(
-        self, block: nn.Module, heads: Heads, bias: Tensor | None
+        self, pieces: BlockPieces, heads: Heads, bias: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Attention, and just the scores the method needs, for patch tokens."""
-        needs, scale = self.method.needs(self.has_cls), self.ops.scale(block)
+        needs, scale = self.method.needs(self.has_cls), pieces.scale
         scores = {}
         if "attn_received" in needs:
-            dropout = self.ops.attention_dropout(block)
-            scored = attend_and_score(*heads, bias=bias, scale=scale, dropout=dropout)
+            scored = attend_and_score(*heads, bias=bias, scale=scale, dropout=pieces.attention_dropout)
             attended, scores = scored.attended, {"attn_received": scored.received, "cls_attn": scored.class_row}
         else:
-            attended = self._attend(block, heads, bias)
+            attended = _attend(pieces, heads, bias)
             if "cls_attn" in needs:
                 scores["cls_attn"] = class_row(heads.q, heads.k, bias=bias, scale=scale)
         scores = {name: score[:, self.prefix :] for name, score in scores.items() if name in needs}
@@ -240,12 +214,33 @@ class _Runner:
     def _reduce(self, stream: Stream, scores: dict[str, Tensor], index: int) -> tuple[Stream, Step | None]:
         view = self._view(stream, scores, index)
         assignment = self.method.assign(view, self.plan.counts[index])
+        self._check_count(assignment, index)
         tokens = self.method.combine(view, assignment)
         size = _size_after(stream.size, assignment, tokens) if self.tracks_size else None
         bias = None
-        if size is not None and self.method.carries_size:
+        if size is not None and self.method.proportional_attention:
             bias = log_size_bias(size, self.prefix, tokens.dtype)
         return Stream(tokens, size, bias), Step(assignment, view.patches) if self.record else None
+
+    def _check_count(self, assignment: Assignment, index: int) -> None:
+        """Two integers: free, and a method that returns another count would make every cost wrong."""
+        planned = self.plan.counts[index]
+        fewer_keys = self.method.site is Site.KV and assignment.num_out < planned  # content may decide on fewer
+        if assignment.num_out != planned and not fewer_keys:
+            raise ValueError(
+                f"{type(self.method).__name__}.assign was asked for {planned} tokens in block {index} and returned "
+                f"{assignment.num_out}. Return as many slots as `keep`."
+            )
+
+
+def _attend(pieces: BlockPieces, heads: Heads, bias: Tensor | None) -> Tensor:
+    return attend(*heads, bias=bias, scale=pieces.scale, dropout=pieces.attention_dropout)
+
+
+def _attend_to(pieces: BlockPieces, x: Tensor, normed: Tensor, sources: Stream) -> Tensor:
+    """The residual stream ``x`` after attending, with queries from ``normed``, to other tokens than its own."""
+    heads = Heads(pieces.queries(normed), *pieces.keys_values(sources.tokens))
+    return x + pieces.after_attention(_attend(pieces, heads, sources.bias), normed)
 
 
 def _size_after(size: Tensor | None, assignment: Assignment, tokens: Tensor) -> Tensor | None:

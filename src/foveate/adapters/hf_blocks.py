@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from foveate.adapters.base import BlockOps, linear_macs
-from foveate.cost import BlockShape
+from foveate.adapters.blocks import BlockPieces, linear_macs
+from foveate.costs import BlockShape
 
 
-class HfBlock(BlockOps):
+class HfBlock(BlockPieces):
     """What the kinds share: separate q, k and v projections. Subclasses name their parts."""
 
     norm1: ClassVar[str]
@@ -20,49 +20,53 @@ class HfBlock(BlockOps):
     scale_name: ClassVar[str]
     dropout_name: ClassVar[str]
 
-    def whole(self, block: Any, x: Tensor) -> Tensor:
+    @property
+    def attn(self) -> Any:
+        return getattr(self.block, self.attention)
+
+    def whole(self, x: Tensor) -> Tensor:
         # past the layer's own __call__, which would checkpoint a second time inside the engine's checkpoint
-        return nn.Module.__call__(block, x, None)
+        return nn.Module.__call__(self.block, x, None)
 
-    def normed(self, block: Any, x: Tensor) -> Tensor:
-        return getattr(block, self.norm1)(x)
+    def normed(self, x: Tensor) -> Tensor:
+        return getattr(self.block, self.norm1)(x)
 
-    def queries(self, block: Any, normed: Tensor) -> Tensor:
-        attention = getattr(block, self.attention)
-        return _split_heads(attention.q_proj(normed), attention)
+    def queries(self, normed: Tensor) -> Tensor:
+        return _split_heads(self.attn.q_proj(normed), self.attn)
 
-    def keys_values(self, block: Any, normed: Tensor) -> tuple[Tensor, Tensor]:
-        attention = getattr(block, self.attention)
-        return _split_heads(attention.k_proj(normed), attention), _split_heads(attention.v_proj(normed), attention)
+    def keys_values(self, normed: Tensor) -> tuple[Tensor, Tensor]:
+        attn = self.attn
+        return _split_heads(attn.k_proj(normed), attn), _split_heads(attn.v_proj(normed), attn)
 
-    def after_attention(self, block: Any, attended: Tensor, normed: Tensor) -> Tensor:
-        out = getattr(getattr(block, self.attention), self.out_proj)
-        return self.scaled(block, out(attended.transpose(1, 2).flatten(2)), 1)
+    def after_attention(self, attended: Tensor, normed: Tensor) -> Tensor:
+        out = getattr(self.attn, self.out_proj)
+        return self.scaled(out(attended.transpose(1, 2).flatten(2)), 1)
 
-    def mlp(self, block: Any, x: Tensor) -> Tensor:
-        return x + self.scaled(block, block.mlp(getattr(block, self.norm2)(x)), 2)
+    def mlp(self, x: Tensor) -> Tensor:
+        return x + self.scaled(self.block.mlp(getattr(self.block, self.norm2)(x)), 2)
 
-    def scaled(self, block: Any, update: Tensor, half: int) -> Tensor:
+    def scaled(self, update: Tensor, half: int) -> Tensor:
         """An update of the residual stream as the block adds it, after its attention (1) or its MLP (2)."""
         return update
 
-    def scale(self, block: Any) -> float:
-        return float(getattr(getattr(block, self.attention), self.scale_name))
+    @property
+    def scale(self) -> float:
+        return float(getattr(self.attn, self.scale_name))
 
-    def attention_dropout(self, block: Any) -> float:
-        attention = getattr(block, self.attention)
-        return float(getattr(attention, self.dropout_name)) if attention.training else 0.0
+    @property
+    def attention_dropout(self) -> float:
+        return float(getattr(self.attn, self.dropout_name)) if self.attn.training else 0.0
 
-    def shape(self, block: Any) -> BlockShape:
-        attention = getattr(block, self.attention)
+    def shape(self) -> BlockShape:
+        attn = self.attn
         return BlockShape(
-            dim=attention.q_proj.in_features,
-            heads=attention.q_proj.out_features // attention.head_dim,
-            head_dim=attention.head_dim,
-            query_macs=linear_macs(attention.q_proj),
-            key_value_macs=linear_macs(attention.k_proj, attention.v_proj),
-            proj_macs=linear_macs(getattr(attention, self.out_proj)),
-            mlp_macs=linear_macs(block.mlp),
+            dim=attn.q_proj.in_features,
+            heads=attn.q_proj.out_features // attn.head_dim,
+            head_dim=attn.head_dim,
+            query_macs=linear_macs(attn.q_proj),
+            key_value_macs=linear_macs(attn.k_proj, attn.v_proj),
+            proj_macs=linear_macs(getattr(attn, self.out_proj)),
+            mlp_macs=linear_macs(self.block.mlp),
         )
 
 
@@ -73,8 +77,8 @@ class VitBlock(HfBlock):
     attention, out_proj = "attention", "o_proj"
     scale_name, dropout_name = "scaling", "attention_dropout"
 
-    def scaled(self, block: Any, update: Tensor, half: int) -> Tensor:
-        return block.dropout(update)
+    def scaled(self, update: Tensor, half: int) -> Tensor:
+        return self.block.dropout(update)
 
 
 class Dinov2Block(HfBlock):
@@ -84,7 +88,8 @@ class Dinov2Block(HfBlock):
     attention, out_proj = "attention", "o_proj"
     scale_name, dropout_name = "scaling", "attention_dropout"
 
-    def scaled(self, block: Any, update: Tensor, half: int) -> Tensor:
+    def scaled(self, update: Tensor, half: int) -> Tensor:
+        block = self.block
         return block.drop_path((block.layer_scale1 if half == 1 else block.layer_scale2)(update))
 
 

@@ -14,8 +14,8 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling, ImageClass
 from transformers.models.clip.modeling_clip import CLIPVisionModelOutput
 from transformers.models.deit.modeling_deit import DeiTForImageClassificationWithTeacherOutput
 
-from foveate.adapters.base import linear_macs
-from foveate.adapters.heads import mean_of_patches
+from foveate.adapters.blocks import linear_macs
+from foveate.adapters.pooling import mean_of_patches
 
 Hidden = Any  # a tuple of tensors or None; transformers' outputs declare narrower types than they take
 

@@ -10,17 +10,21 @@ import transformers
 from torch import Tensor, nn
 
 from foveate.adapters import hf_heads as heads
-from foveate.adapters.base import Adapter, BlockOps, Reduced, UnsupportedModel
-from foveate.adapters.engine import encode
+from foveate.adapters.blocks import BlockPieces
+from foveate.adapters.engine import Encoded
+from foveate.adapters.family import UnsupportedModel
 from foveate.adapters.hf_blocks import ClipBlock, Dinov2Block, HfBlock, VitBlock
-from foveate.cost import ModelShape
+from foveate.adapters.hf_family import HfFamily, class_name, pair
+from foveate.adapters.reduced import Reduced
+from foveate.adapters.registry import register_family
+from foveate.costs import ModelShape
 
 
 @dataclass(frozen=True)
 class Backbone:
     """One encoder class: where its parts are."""
 
-    ops: HfBlock
+    pieces: type[HfBlock]
     layer: str  # class name of its blocks
     layers: str  # path to them
     final_norm: str | None  # applied to all tokens after the last block
@@ -38,12 +42,12 @@ class Variant:
 
 
 BACKBONES = {
-    "ViTModel": Backbone(VitBlock(), "ViTLayer", "layers", "layernorm", 1),
-    "DeiTModel": Backbone(VitBlock(), "DeiTLayer", "layers", "layernorm", 2),
-    "Dinov2Model": Backbone(Dinov2Block(), "Dinov2Layer", "encoder.layer", "layernorm", 1),
-    "Dinov2WithRegistersModel": Backbone(Dinov2Block(), "Dinov2WithRegistersLayer", "encoder.layer", "layernorm", 1),
-    "CLIPVisionModel": Backbone(ClipBlock(), "CLIPEncoderLayer", "encoder.layers", None, 1, "pre_layrnorm"),
-    "SiglipVisionModel": Backbone(ClipBlock(), "SiglipEncoderLayer", "encoder.layers", "post_layernorm", 0),
+    "ViTModel": Backbone(VitBlock, "ViTLayer", "layers", "layernorm", 1),
+    "DeiTModel": Backbone(VitBlock, "DeiTLayer", "layers", "layernorm", 2),
+    "Dinov2Model": Backbone(Dinov2Block, "Dinov2Layer", "encoder.layer", "layernorm", 1),
+    "Dinov2WithRegistersModel": Backbone(Dinov2Block, "Dinov2WithRegistersLayer", "encoder.layer", "layernorm", 1),
+    "CLIPVisionModel": Backbone(ClipBlock, "CLIPEncoderLayer", "encoder.layers", None, 1, "pre_layrnorm"),
+    "SiglipVisionModel": Backbone(ClipBlock, "SiglipEncoderLayer", "encoder.layers", "post_layernorm", 0),
 }
 
 VARIANTS = {
@@ -81,14 +85,13 @@ class ReducedHf(Reduced):
         _refuse_extras(self, refused)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
+        family = self._family
         options = {"interpolate_pos_encoding": interpolate_pos_encoding}
-        encoded = encode(HF, self, pixel_values, record=bool(output_hidden_states), **options)
+        encoded = family.encode(pixel_values, record=bool(output_hidden_states), **options)
         hidden = None
         if output_hidden_states:
             hidden = (encoded.embedded, *(output.stream.tokens for output in encoded.blocks))
-        tokens = HF.final_norm(self, encoded.stream.tokens)
-        variant = VARIANTS[_class_name(self)]
-        output = variant.head(self, _backbone(self), tokens, encoded.stream.size, labels, hidden)
+        output = family.head(encoded, labels, hidden)
         wants_dict = self.config.return_dict if return_dict is None else return_dict
         return output if wants_dict else output.to_tuple()
 
@@ -102,132 +105,108 @@ def _refuse_extras(model: Any, extras: dict[str, Any]) -> None:
         raise ValueError("A reduced model has no attention maps to return; set config.output_attentions=False.")
 
 
-class HfAdapter(Adapter):
-    family = "transformers ViT, DeiT, DINOv2, DINOv2 with registers, CLIP vision, SigLIP vision"
-    library = "transformers"
+@register_family
+class HfVit(HfFamily):
+    """transformers' plain vision transformers, as backbones and with their heads."""
+
+    title = "transformers ViT, DeiT, DINOv2, DINOv2 with registers, CLIP vision, SigLIP vision"
     mixin = ReducedHf
+    embed_options = frozenset({"interpolate_pos_encoding"})
 
-    def matches(self, model: nn.Module) -> bool:
-        return _class_name(model) in VARIANTS
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self.variant = VARIANTS[class_name(model)]
+        self.backbone = getattr(model, self.variant.backbone) if self.variant.backbone else model
+        self.parts = BACKBONES[class_name(self.backbone)]
 
-    def check(self, model: Any) -> None:
-        name = _class_name(model)
-        if type(model).forward is not getattr(transformers, name).forward:
-            raise UnsupportedModel(f"{type(model).__name__} overrides the forward of transformers' {name}.")
-        known = _parts(model).layer
-        for i, block in enumerate(self.blocks(model)):
+    @classmethod
+    def known_classes(cls) -> tuple[str, ...]:
+        return tuple(VARIANTS)
+
+    @classmethod
+    def matches(cls, model: nn.Module) -> bool:
+        return class_name(model) in VARIANTS
+
+    def check(self) -> None:
+        name = class_name(self.model)
+        if type(self.model).forward is not getattr(transformers, name).forward:
+            raise UnsupportedModel(f"{type(self.model).__name__} overrides the forward of transformers' {name}.")
+        known = self.parts.layer
+        for i, block in enumerate(self.blocks):
             if type(block).__name__ != known:
                 raise UnsupportedModel(f"Block {i} of {name} is a {type(block).__name__}; {known} is known.")
 
-    def ops(self, model: Any) -> BlockOps:
-        return _parts(model).ops
+    @property
+    def blocks(self) -> list[nn.Module]:
+        return list(self.backbone.get_submodule(self.parts.layers))
 
-    def num_prefix(self, model: Any) -> int:
-        return _parts(model).prefix + getattr(_backbone(model).config, "num_register_tokens", 0)
+    def pieces(self) -> list[BlockPieces]:
+        return [self.parts.pieces(block) for block in self.blocks]
 
-    def has_cls(self, model: Any) -> bool:
-        return _parts(model).prefix > 0
+    @property
+    def num_prefix(self) -> int:
+        return self.parts.prefix + getattr(self.backbone.config, "num_register_tokens", 0)
 
-    def blocks(self, model: Any) -> list[nn.Module]:
-        return list(_backbone(model).get_submodule(_parts(model).layers))
+    @property
+    def has_cls(self) -> bool:
+        return self.parts.prefix > 0
 
-    def grid(self, model: Any, height: int, width: int) -> tuple[int, int]:
-        rows, columns = _patch_size(model)
+    @property
+    def image_size(self) -> tuple[int, int, int]:
+        config = self.backbone.config
+        return config.num_channels, *pair(config.image_size)
+
+    def grid_for(self, height: int, width: int) -> tuple[int, int]:
+        rows, columns = pair(self.backbone.config.patch_size)
         return height // rows, width // columns
 
-    def image_size(self, model: Any) -> tuple[int, int, int]:
-        config = _backbone(model).config
-        return config.num_channels, *_pair(config.image_size)
-
-    def shape(self, model: Any, grid: tuple[int, int]) -> ModelShape:
-        backbone, parts = _backbone(model), _parts(model)
-        per_image, per_token = heads.head_macs(model, backbone)
+    def shape(self, grid: tuple[int, int] | None = None) -> ModelShape:
+        per_image, per_token = heads.head_macs(self.model, self.backbone)
         return ModelShape(
-            blocks=tuple(parts.ops.shape(block) for block in self.blocks(model)),
-            grid=grid,
-            num_prefix=self.num_prefix(model),
-            has_cls=self.has_cls(model),
-            stem_macs_per_patch=_patch_convolution(backbone).weight.numel(),
+            blocks=tuple(pieces.shape() for pieces in self.pieces()),
+            grid=self.grid if grid is None else grid,
+            num_prefix=self.num_prefix,
+            has_cls=self.has_cls,
+            stem_macs_per_patch=self._patch_convolution.weight.numel(),
             head_macs=per_image,
             head_macs_per_patch=per_token,
-            head_reads_patches=VARIANTS[_class_name(model)].reads_patches,
+            head_reads_patches=self.variant.reads_patches,
         )
 
-    def embed(self, model: Any, images: Tensor, **options: Any) -> Tensor:
-        backbone, parts = _backbone(model), _parts(model)
-        images = images.to(_patch_convolution(backbone).weight.dtype)
-        if _class_name(backbone).startswith("Dinov2"):
+    def embed(self, images: Tensor, **options: Any) -> Tensor:
+        backbone, pre_norm = self.backbone, self.parts.pre_norm
+        images = images.to(self._patch_convolution.weight.dtype)
+        if class_name(backbone).startswith("Dinov2"):
             tokens = backbone.embeddings(images)  # resamples its positions for any size
         else:
             interpolate = bool(options.get("interpolate_pos_encoding"))
-            self._check_size(model, images, interpolate)
+            self._check_size(images, interpolate)
             tokens = backbone.embeddings(images, interpolate_pos_encoding=interpolate)
-        return getattr(backbone, parts.pre_norm)(tokens) if parts.pre_norm else tokens
+        return getattr(backbone, pre_norm)(tokens) if pre_norm else tokens
 
-    def _check_size(self, model: Any, images: Tensor, interpolate: bool) -> None:
-        _, height, width = self.image_size(model)
+    def _check_size(self, images: Tensor, interpolate: bool) -> None:
+        _, height, width = self.image_size
         if not interpolate and tuple(images.shape[-2:]) != (height, width):
             raise ValueError(
                 f"The image is {images.shape[-2]} x {images.shape[-1]}, the model takes {height} x {width}. "
                 "Resize it, or pass interpolate_pos_encoding=True."
             )
 
-    def final_norm(self, model: Any, tokens: Tensor) -> Tensor:
-        name = _parts(model).final_norm
-        return tokens if name is None else getattr(_backbone(model), name)(tokens)
+    def final_norm(self, tokens: Tensor) -> Tensor:
+        name = self.parts.final_norm
+        return tokens if name is None else getattr(self.backbone, name)(tokens)
 
-    def checkpointing(self, model: Any) -> bool:
-        return any(getattr(block, "gradient_checkpointing", False) for block in self.blocks(model))
+    def head(self, encoded: Encoded, labels: Tensor | None = None, hidden: Any = None) -> Any:
+        tokens = self.final_norm(encoded.stream.tokens)
+        return self.variant.head(self.model, self.backbone, tokens, encoded.stream.size, labels, hidden)
 
-    def recipe(self, model: Any) -> dict[str, Any] | None:
-        attention = model.config._attn_implementation
-        return {
-            "library": "transformers",
-            "class": _class_name(model),
-            "config": model.config.to_dict(),
-            "attention": attention if attention in ("sdpa", "eager") else "sdpa",
-        }
+    @property
+    def recomputes(self) -> bool:
+        return any(getattr(block, "gradient_checkpointing", False) for block in self.blocks)
 
-    def rebuild(self, recipe: dict[str, Any]) -> nn.Module:
-        name = recipe["class"]
-        if name not in VARIANTS:
-            raise UnsupportedModel(f"The saved model is a {name!r}, which foveate does not know.")
-        cls = getattr(transformers, name)
-        config = cls.config_class.from_dict(recipe["config"])
-        return cls._from_config(config, attn_implementation=recipe["attention"])
-
-
-def _class_name(model: Any) -> str:
-    """The name of the transformers class that ``model`` is, or extends; "" for anything else."""
-    for cls in type(model).__mro__:
-        if cls.__module__.startswith("transformers.models."):
-            return cls.__name__
-    return ""
-
-
-def _backbone(model: Any) -> Any:
-    name = VARIANTS[_class_name(model)].backbone
-    return getattr(model, name) if name else model
-
-
-def _parts(model: Any) -> Backbone:
-    return BACKBONES[_class_name(_backbone(model))]
-
-
-def _patch_convolution(backbone: Any) -> nn.Conv2d:
-    embeddings = backbone.embeddings
-    if hasattr(embeddings, "patch_embedding"):  # CLIP and SigLIP
-        return embeddings.patch_embedding
-    return embeddings.patch_embeddings.projection
-
-
-def _patch_size(model: Any) -> tuple[int, int]:
-    return _pair(_backbone(model).config.patch_size)
-
-
-def _pair(value: Any) -> tuple[int, int]:
-    return (int(value), int(value)) if isinstance(value, int) else (int(value[0]), int(value[1]))
-
-
-HF = HfAdapter()
-ReducedHf._foveate_adapter = HF
+    @property
+    def _patch_convolution(self) -> nn.Conv2d:
+        embeddings = self.backbone.embeddings
+        if hasattr(embeddings, "patch_embedding"):  # CLIP and SigLIP
+            return embeddings.patch_embedding
+        return embeddings.patch_embeddings.projection

@@ -8,53 +8,93 @@ from timm.models.vision_transformer import ResPostBlock
 from torch import Tensor
 from torch.nn.functional import linear
 
-from foveate.adapters.base import BlockOps, Heads
+from foveate.adapters.blocks import BlockPieces, Heads, linear_macs
+from foveate.costs import BlockShape
 
 
-class TimmBlock(BlockOps):
-    """timm's ``Block`` and ``ResPostBlock`` around its ``Attention``."""
+class TimmBlock(BlockPieces):
+    """timm's ``Block`` around its ``Attention``."""
 
-    def normed(self, block: Any, x: Tensor) -> Tensor:
-        return x if isinstance(block, ResPostBlock) else block.norm1(x)
+    def normed(self, x: Tensor) -> Tensor:
+        return self.block.norm1(x)
 
-    def queries(self, block: Any, normed: Tensor) -> Tensor:
-        return block.attn.q_norm(self._part(block.attn, normed, 0, 1)[0])
+    def queries(self, normed: Tensor) -> Tensor:
+        attn = self.block.attn
+        return attn.q_norm(_part(attn, normed, 0, 1)[0])
 
-    def keys_values(self, block: Any, normed: Tensor) -> tuple[Tensor, Tensor]:
-        k, v = self._part(block.attn, normed, 1, 3)
-        return block.attn.k_norm(k), v
+    def keys_values(self, normed: Tensor) -> tuple[Tensor, Tensor]:
+        attn = self.block.attn
+        k, v = _part(attn, normed, 1, 3)
+        return attn.k_norm(k), v
 
-    def project(self, block: Any, normed: Tensor) -> Heads:
-        attn = block.attn
+    def project(self, normed: Tensor) -> Heads:
+        attn = self.block.attn
         q, k, v = _split_heads(attn.qkv(normed), 3, attn).unbind(0)
         return Heads(attn.q_norm(q), attn.k_norm(k), v)
 
-    def after_attention(self, block: Any, attended: Tensor, normed: Tensor) -> Tensor:
-        attn = block.attn
+    def after_attention(self, attended: Tensor, normed: Tensor) -> Tensor:
+        attn = self.block.attn
         x = attn.norm(attended.transpose(1, 2).flatten(2))
         if getattr(attn, "gate", None) is not None:
             x = x * attn.gate(normed).sigmoid()
-        x = attn.proj_drop(attn.proj(x))
-        return block.drop_path1(block.norm1(x) if isinstance(block, ResPostBlock) else block.ls1(x))
+        return self.scaled_attention(attn.proj_drop(attn.proj(x)))
 
-    def mlp(self, block: Any, x: Tensor) -> Tensor:
-        if isinstance(block, ResPostBlock):
-            return x + block.drop_path2(block.norm2(block.mlp(x)))
+    def scaled_attention(self, update: Tensor) -> Tensor:
+        """Attention's update as the block adds it to the stream."""
+        return self.block.drop_path1(self.block.ls1(update))
+
+    def mlp(self, x: Tensor) -> Tensor:
+        block = self.block
         return x + block.drop_path2(block.ls2(block.mlp(block.norm2(x))))
 
-    def scale(self, block: Any) -> float:
-        return float(block.attn.scale)
+    @property
+    def scale(self) -> float:
+        return float(self.block.attn.scale)
 
-    def attention_dropout(self, block: Any) -> float:
-        return float(block.attn.attn_drop.p) if block.attn.training else 0.0
+    @property
+    def attention_dropout(self) -> float:
+        attn = self.block.attn
+        return float(attn.attn_drop.p) if attn.training else 0.0
 
-    @staticmethod
-    def _part(attn: Any, normed: Tensor, start: int, stop: int) -> Tensor:
-        """Thirds ``start`` to ``stop`` of the fused qkv projection, as (stop - start, B, H, N, D)."""
-        third = attn.qkv.out_features // 3
-        rows = slice(start * third, stop * third)
-        bias = None if attn.qkv.bias is None else attn.qkv.bias[rows]
-        return _split_heads(linear(normed, attn.qkv.weight[rows], bias), stop - start, attn)
+    def shape(self) -> BlockShape:
+        attn = self.block.attn
+        third = attn.qkv.weight.numel() // 3
+        return BlockShape(
+            dim=attn.qkv.in_features,
+            heads=attn.num_heads,
+            head_dim=attn.qkv.out_features // 3 // attn.num_heads,
+            query_macs=third + linear_macs(getattr(attn, "gate", None)),
+            key_value_macs=2 * third,
+            proj_macs=linear_macs(attn.proj),
+            mlp_macs=linear_macs(self.block.mlp),
+        )
+
+
+class TimmPostNormBlock(TimmBlock):
+    """timm's ``ResPostBlock``: norms behind attention and MLP."""
+
+    def normed(self, x: Tensor) -> Tensor:
+        return x
+
+    def scaled_attention(self, update: Tensor) -> Tensor:
+        return self.block.drop_path1(self.block.norm1(update))
+
+    def mlp(self, x: Tensor) -> Tensor:
+        block = self.block
+        return x + block.drop_path2(block.norm2(block.mlp(x)))
+
+
+def timm_pieces(block: Any) -> TimmBlock:
+    """The pieces of one block of timm's VisionTransformer."""
+    return TimmPostNormBlock(block) if isinstance(block, ResPostBlock) else TimmBlock(block)
+
+
+def _part(attn: Any, normed: Tensor, start: int, stop: int) -> Tensor:
+    """Thirds ``start`` to ``stop`` of the fused qkv projection, as (stop - start, B, H, N, D)."""
+    third = attn.qkv.out_features // 3
+    rows = slice(start * third, stop * third)
+    bias = None if attn.qkv.bias is None else attn.qkv.bias[rows]
+    return _split_heads(linear(normed, attn.qkv.weight[rows], bias), stop - start, attn)
 
 
 def _split_heads(x: Tensor, parts: int, attn: Any) -> Tensor:

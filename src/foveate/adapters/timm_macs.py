@@ -7,22 +7,7 @@ from typing import Any
 from timm.layers import PatchEmbed
 from torch import nn
 
-from foveate.adapters.base import linear_macs
-from foveate.cost import BlockShape
-
-
-def block_shape(block: Any) -> BlockShape:
-    attn = block.attn
-    third = attn.qkv.weight.numel() // 3
-    return BlockShape(
-        dim=attn.qkv.in_features,
-        heads=attn.num_heads,
-        head_dim=attn.qkv.out_features // 3 // attn.num_heads,
-        query_macs=third + linear_macs(getattr(attn, "gate", None)),
-        key_value_macs=2 * third,
-        proj_macs=linear_macs(attn.proj),
-        mlp_macs=linear_macs(block.mlp),
-    )
+from foveate.adapters.blocks import linear_macs
 
 
 def stem_macs(embed: PatchEmbed) -> int:
@@ -47,16 +32,16 @@ def stem_macs_of_patches(model: Any, height: int, width: int) -> int:
 
 
 def head_macs(model: Any) -> tuple[int, int]:
-    """(per token read, per image) of pooling and classifier."""
+    """(per image, per token read) of pooling and classifier."""
     classifier = linear_macs(model.head, getattr(model, "head_dist", None))
     if model.attn_pool is not None:
-        per_token, per_image = _attention_pool_macs(model.attn_pool)
-        return per_token, per_image + classifier
-    return (classifier, 0) if model.global_pool == "" else (0, classifier)
+        per_image, per_token = _attention_pool_macs(model.attn_pool)
+        return per_image + classifier, per_token
+    return (0, classifier) if model.global_pool == "" else (classifier, 0)
 
 
 def _attention_pool_macs(pool: Any) -> tuple[int, int]:
-    """(per token read, per image) of timm's latent attention pooling."""
+    """(per image, per token read) of timm's latent attention pooling."""
     width = pool.kv.out_features // 2
     per_token = pool.kv.weight.numel() + 2 * pool.latent_len * width
-    return per_token, pool.latent_len * linear_macs(pool.q, pool.proj, pool.mlp)
+    return pool.latent_len * linear_macs(pool.q, pool.proj, pool.mlp), per_token

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,38 +10,61 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from torchvision.models.vision_transformer import EncoderBlock, VisionTransformer
 
-from foveate.adapters.base import Adapter, BlockOps, Heads, Reduced, UnsupportedModel, linear_macs
-from foveate.adapters.engine import encode
-from foveate.cost import BlockShape, ModelShape
+from foveate.adapters.blocks import BlockPieces, Heads, linear_macs
+from foveate.adapters.engine import Encoded
+from foveate.adapters.family import Family, UnsupportedModel
+from foveate.adapters.reduced import Reduced
+from foveate.adapters.registry import register_family
+from foveate.costs import BlockShape, ModelShape
+
+SPARED_BY_DECAY = {"pos_embedding", "class_token"}
 
 
-class TorchvisionBlock(BlockOps):
+class TorchvisionBlock(BlockPieces):
     """``EncoderBlock`` around ``nn.MultiheadAttention`` with one packed input projection."""
 
-    def normed(self, block: Any, x: Tensor) -> Tensor:
-        return block.ln_1(x)
+    @property
+    def attn(self) -> Any:
+        return self.block.self_attention
 
-    def queries(self, block: Any, normed: Tensor) -> Tensor:
-        return _projected(block.self_attention, normed, 0, 1)[0]
+    def normed(self, x: Tensor) -> Tensor:
+        return self.block.ln_1(x)
 
-    def keys_values(self, block: Any, normed: Tensor) -> tuple[Tensor, Tensor]:
-        k, v = _projected(block.self_attention, normed, 1, 3)
+    def queries(self, normed: Tensor) -> Tensor:
+        return _projected(self.attn, normed, 0, 1)[0]
+
+    def keys_values(self, normed: Tensor) -> tuple[Tensor, Tensor]:
+        k, v = _projected(self.attn, normed, 1, 3)
         return k, v
 
-    def project(self, block: Any, normed: Tensor) -> Heads:
-        return Heads(*_projected(block.self_attention, normed, 0, 3))
+    def project(self, normed: Tensor) -> Heads:
+        return Heads(*_projected(self.attn, normed, 0, 3))
 
-    def after_attention(self, block: Any, attended: Tensor, normed: Tensor) -> Tensor:
-        return block.dropout(block.self_attention.out_proj(attended.transpose(1, 2).flatten(2)))
+    def after_attention(self, attended: Tensor, normed: Tensor) -> Tensor:
+        return self.block.dropout(self.attn.out_proj(attended.transpose(1, 2).flatten(2)))
 
-    def mlp(self, block: Any, x: Tensor) -> Tensor:
-        return x + block.mlp(block.ln_2(x))
+    def mlp(self, x: Tensor) -> Tensor:
+        return x + self.block.mlp(self.block.ln_2(x))
 
-    def scale(self, block: Any) -> float:
-        return float(block.self_attention.head_dim**-0.5)
+    @property
+    def scale(self) -> float:
+        return float(self.attn.head_dim**-0.5)
 
-    def attention_dropout(self, block: Any) -> float:
-        return float(block.self_attention.dropout) if block.self_attention.training else 0.0
+    @property
+    def attention_dropout(self) -> float:
+        return float(self.attn.dropout) if self.attn.training else 0.0
+
+    def shape(self) -> BlockShape:
+        width = self.attn.embed_dim
+        return BlockShape(
+            dim=width,
+            heads=self.attn.num_heads,
+            head_dim=self.attn.head_dim,
+            query_macs=width * width,
+            key_value_macs=2 * width * width,
+            proj_macs=width * width,
+            mlp_macs=linear_macs(self.block.mlp),
+        )
 
 
 def _projected(attention: Any, x: Tensor, start: int, stop: int) -> Tensor:
@@ -56,73 +80,97 @@ class ReducedTorchvision(Reduced):
     """What a reduced torchvision model does instead of its own forward."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
-        tokens = encode(TORCHVISION, self, x).stream.tokens
-        return self.heads(self.encoder.ln(tokens)[:, 0])
+        family = self._family
+        return family.head(family.encode(x))
 
 
-class TorchvisionAdapter(Adapter):
-    family = "torchvision VisionTransformer"
+@register_family
+class TorchvisionVit(Family):
+    """torchvision's ``VisionTransformer``."""
+
+    title = "torchvision VisionTransformer"
     library = "torchvision"
     mixin = ReducedTorchvision
-    _ops = TorchvisionBlock()
+    classifier_names = ("heads",)
+    embedding_names = frozenset({"conv_proj", "class_token", "pos_embedding"})
 
-    def matches(self, model: nn.Module) -> bool:
+    @classmethod
+    def matches(cls, model: nn.Module) -> bool:
         return isinstance(model, VisionTransformer)
 
-    def check(self, model: Any) -> None:
-        if type(model).forward is not VisionTransformer.forward:
-            raise UnsupportedModel(f"{type(model).__name__} overrides torchvision's VisionTransformer.forward.")
-        for i, block in enumerate(model.encoder.layers):
+    def check(self) -> None:
+        if type(self.model).forward is not VisionTransformer.forward:
+            raise UnsupportedModel(f"{type(self.model).__name__} overrides torchvision's VisionTransformer.forward.")
+        for i, block in enumerate(self.blocks):
             if type(block) is not EncoderBlock:
                 raise UnsupportedModel(f"Block {i} is a {type(block).__name__}; EncoderBlock is known.")
 
-    def ops(self, model: Any) -> BlockOps:
-        return self._ops
+    @property
+    def blocks(self) -> list[nn.Module]:
+        return list(self.model.encoder.layers)
 
-    def num_prefix(self, model: Any) -> int:
+    def pieces(self) -> list[BlockPieces]:
+        return [TorchvisionBlock(block) for block in self.blocks]
+
+    @property
+    def num_prefix(self) -> int:
         return 1
 
-    def has_cls(self, model: Any) -> bool:
+    @property
+    def has_cls(self) -> bool:
         return True
 
-    def blocks(self, model: Any) -> list[nn.Module]:
-        return list(model.encoder.layers)
-
-    def grid(self, model: Any, height: int, width: int) -> tuple[int, int]:
-        if (height, width) != (model.image_size, model.image_size):
-            raise ValueError(
-                f"The image is {height} x {width}, the model takes {model.image_size} x {model.image_size}. "
-                "Resize it; torchvision's models have one size."
-            )
-        side = model.image_size // model.patch_size
-        return side, side
-
-    def image_size(self, model: Any) -> tuple[int, int, int]:
+    @property
+    def image_size(self) -> tuple[int, int, int]:
+        model = self.model
         first = next(m for m in model.conv_proj.modules() if isinstance(m, nn.Conv2d))
         return first.in_channels, model.image_size, model.image_size
 
-    def shape(self, model: Any, grid: tuple[int, int]) -> ModelShape:
+    def grid_for(self, height: int, width: int) -> tuple[int, int]:
+        size = self.model.image_size
+        if (height, width) != (size, size):
+            raise ValueError(
+                f"The image is {height} x {width}, the model takes {size} x {size}. "
+                "Resize it; torchvision's models have one size."
+            )
+        side = size // self.model.patch_size
+        return side, side
+
+    def shape(self, grid: tuple[int, int] | None = None) -> ModelShape:
         return ModelShape(
-            blocks=tuple(_block_shape(block) for block in model.encoder.layers),
-            grid=grid,
+            blocks=tuple(pieces.shape() for pieces in self.pieces()),
+            grid=self.grid if grid is None else grid,
             num_prefix=1,
             has_cls=True,
-            stem_macs_per_patch=_stem_macs_per_patch(model.conv_proj, model.patch_size),
-            head_macs=linear_macs(model.heads),
+            stem_macs_per_patch=_stem_macs_per_patch(self.model.conv_proj, self.model.patch_size),
+            head_macs=linear_macs(self.model.heads),
             head_macs_per_patch=0,
             head_reads_patches=False,
         )
 
-    def embed(self, model: Any, images: Tensor, **options: Any) -> Tensor:
-        self.grid(model, *images.shape[-2:])
+    def embed(self, images: Tensor, **options: Any) -> Tensor:
+        self.grid_for(*images.shape[-2:])
+        model = self.model
         x = model._process_input(images)
         x = torch.cat([model.class_token.expand(x.shape[0], -1, -1), x], dim=1)
         return model.encoder.dropout(x + model.encoder.pos_embedding)
 
-    def final_norm(self, model: Any, tokens: Tensor) -> Tensor:
-        return model.encoder.ln(tokens)
+    def final_norm(self, tokens: Tensor) -> Tensor:
+        return self.model.encoder.ln(tokens)
 
-    def recipe(self, model: Any) -> dict[str, Any] | None:
+    def head(self, encoded: Encoded) -> Tensor:
+        return self.model.heads(self.final_norm(encoded.stream.tokens)[:, 0])
+
+    def _replace_classifier(self, num_classes: int) -> None:
+        heads = self.model.heads
+        heads.head = nn.Linear(heads.head.in_features, num_classes)
+        self.model.num_classes = num_classes
+
+    def no_weight_decay(self) -> set[str]:
+        return {name for name, _ in self.model.named_parameters() if SPARED_BY_DECAY & set(name.split("."))}
+
+    def architecture(self) -> dict[str, Any]:
+        model = self.model
         options = {
             "image_size": model.image_size,
             "patch_size": model.patch_size,
@@ -135,24 +183,11 @@ class TorchvisionAdapter(Adapter):
             "num_classes": model.num_classes,
             "representation_size": model.representation_size,
         }
-        return {"library": "torchvision", "options": options}
+        return {"library": self.library, "options": options}
 
-    def rebuild(self, recipe: dict[str, Any]) -> nn.Module:
-        return VisionTransformer(**recipe["options"])
-
-
-def _block_shape(block: Any) -> BlockShape:
-    attention = block.self_attention
-    width = attention.embed_dim
-    return BlockShape(
-        dim=width,
-        heads=attention.num_heads,
-        head_dim=attention.head_dim,
-        query_macs=width * width,
-        key_value_macs=2 * width * width,
-        proj_macs=width * width,
-        mlp_macs=linear_macs(block.mlp),
-    )
+    @classmethod
+    def rebuild(cls, architecture: Mapping[str, Any]) -> nn.Module:
+        return VisionTransformer(**architecture["options"])
 
 
 def _stem_macs_per_patch(stem: nn.Module, patch_size: int) -> int:
@@ -163,7 +198,3 @@ def _stem_macs_per_patch(stem: nn.Module, patch_size: int) -> int:
             stride *= layer.stride[0]
             total += (patch_size // stride) ** 2 * layer.weight.numel()
     return total
-
-
-TORCHVISION = TorchvisionAdapter()
-ReducedTorchvision._foveate_adapter = TORCHVISION

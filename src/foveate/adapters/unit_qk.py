@@ -1,23 +1,22 @@
-"""Attention over normalised queries and keys (Token Pooling, appendix F), for any kind of block."""
+"""Attention over normalized queries and keys (Token Pooling, appendix F), for any kind of block."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from foveate.adapters.base import BlockOps, Heads, UnitQK
+from foveate.adapters.blocks import BlockPieces, Heads
 from foveate.core import attend
-from foveate.cost import ModelShape
+from foveate.costs import BlockShape, ModelShape
+from foveate.reductions import UnitQK
 
 
 class UnitScales(nn.Module):
     """alpha of every block: logits are alpha * cos(q, k).
 
     Fixed, alpha is 1. Learned, it starts at sqrt(head_dim), where logits of random queries and keys have the spread
-    they have in a block without normalisation (the paper does not say where it starts).
+    they have in a block without normalization (the paper does not say where it starts).
     """
 
     def __init__(self, kind: UnitQK, shape: ModelShape) -> None:
@@ -34,48 +33,54 @@ class UnitScales(nn.Module):
         return self.kind
 
 
-class UnitHeads(BlockOps):
+class UnitPieces(BlockPieces):
     """A block's pieces with queries and keys brought to unit length, and queries scaled by ``alpha``."""
 
-    def __init__(self, ops: BlockOps, alpha: Tensor | float) -> None:
-        self.ops = ops
+    def __init__(self, pieces: BlockPieces, alpha: Tensor | float) -> None:
+        super().__init__(pieces.block)
+        self.pieces = pieces
         self.alpha = alpha
 
-    def whole(self, block: Any, x: Tensor) -> Tensor:
-        normed = self.normed(block, x)
-        attended = attend(*self.project(block, normed), scale=1.0, dropout=self.attention_dropout(block))
-        return self.mlp(block, x + self.after_attention(block, attended, normed))
+    def whole(self, x: Tensor) -> Tensor:
+        normed = self.normed(x)
+        attended = attend(*self.project(normed), scale=1.0, dropout=self.attention_dropout)
+        return self.mlp(x + self.after_attention(attended, normed))
 
-    def normed(self, block: Any, x: Tensor) -> Tensor:
-        return self.ops.normed(block, x)
+    def normed(self, x: Tensor) -> Tensor:
+        return self.pieces.normed(x)
 
-    def queries(self, block: Any, normed: Tensor) -> Tensor:
-        return self._unit_queries(self.ops.queries(block, normed))
+    def queries(self, normed: Tensor) -> Tensor:
+        return self._unit_queries(self.pieces.queries(normed))
 
-    def keys_values(self, block: Any, normed: Tensor) -> tuple[Tensor, Tensor]:
-        k, v = self.ops.keys_values(block, normed)
+    def keys_values(self, normed: Tensor) -> tuple[Tensor, Tensor]:
+        k, v = self.pieces.keys_values(normed)
         return _unit(k), v
 
-    def project(self, block: Any, normed: Tensor) -> Heads:
-        q, k, v = self.ops.project(block, normed)
+    def project(self, normed: Tensor) -> Heads:
+        q, k, v = self.pieces.project(normed)
         return Heads(self._unit_queries(q), _unit(k), v)
 
-    def after_attention(self, block: Any, attended: Tensor, normed: Tensor) -> Tensor:
-        return self.ops.after_attention(block, attended, normed)
+    def after_attention(self, attended: Tensor, normed: Tensor) -> Tensor:
+        return self.pieces.after_attention(attended, normed)
 
-    def mlp(self, block: Any, x: Tensor) -> Tensor:
-        return self.ops.mlp(block, x)
+    def mlp(self, x: Tensor) -> Tensor:
+        return self.pieces.mlp(x)
 
-    def scale(self, block: Any) -> float:
+    @property
+    def scale(self) -> float:
         return 1.0
 
-    def attention_dropout(self, block: Any) -> float:
-        return self.ops.attention_dropout(block)
+    @property
+    def attention_dropout(self) -> float:
+        return self.pieces.attention_dropout
+
+    def shape(self) -> BlockShape:
+        return self.pieces.shape()
 
     def _unit_queries(self, q: Tensor) -> Tensor:
         return _unit(q) * (self.alpha.to(q.dtype) if isinstance(self.alpha, Tensor) else self.alpha)
 
 
 def _unit(x: Tensor) -> Tensor:
-    """``x`` at unit length; by way of float32, as half precision knows no number small enough to guard zero."""
+    """``x`` at unit length; by way of float32, since half precision has no number small enough to guard zero."""
     return normalize(x.float(), dim=-1).to(x.dtype) if x.dtype is torch.float16 else normalize(x, dim=-1)

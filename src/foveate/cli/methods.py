@@ -1,4 +1,4 @@
-"""``foveate methods``: every method with its options, read from the classes themselves."""
+"""The work of ``foveate methods``."""
 
 from __future__ import annotations
 
@@ -11,36 +11,15 @@ import typing
 from enum import Enum
 
 from foveate.cli import output
-from foveate.cli.arguments import add_json
-from foveate.methods.base import Method, all_methods
+from foveate.methods.base import Method
 from foveate.methods.options import option_text
-
-DESCRIPTION = "List every method with its options, as --method takes them: NAME or NAME:OPTION=VALUE,OPTION=VALUE."
-EPILOG = """\
-examples:
-  foveate methods
-  foveate methods evit --json
-
-keys of --json:
-  a list; in each entry: name, description, site (where in a block it acts), needs_class_token, training_free,
-  options [{name, type, default, description}]"""
+from foveate.methods.registry import all_methods, method_class
 
 WIDEST_TEXT = 120
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
-    parser = commands.add_parser("methods", help="list methods", description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("names", metavar="NAME", nargs="*", help="only these; default: all")
-    add_json(parser)
-    parser.set_defaults(run=run)
-
-
 def run(args: argparse.Namespace) -> int:
-    known = all_methods()
-    for name in args.names:
-        if name not in known:
-            raise ValueError(f"There is no method {name!r}. Known: {', '.join(known)}.")
-    entries = [describe_class(known[name]) for name in args.names or known]
+    entries = [describe_class(method_class(name)) for name in args.names or all_methods()]
     if args.json:
         output.print_json(entries)
     else:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import groupby
 
 from rich import box
@@ -17,8 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from foveate.report.compare.settings import Progress
-from foveate.report.speed import Progress as ReportProgress
+from foveate.evaluation.progress import Progress
 
 UNBOUNDED = 1000  # columns of a file or a pipe, where nothing needs to wrap
 NARROWEST_TEXT = 12  # columns of a text that wraps
@@ -82,22 +81,46 @@ def phases() -> Iterator[Progress]:
         yield LINES.advance
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+    notes = TextColumn("{task.fields[note]}")
+    with Bars(*columns, notes, console=Console(stderr=True), transient=True) as bars:
         tasks: dict[str, TaskID] = {}
 
-        def advance(phase: str, done: int, total: int | None) -> None:
+        def advance(phase: str, done: int, total: int | None, note: str = "") -> None:
             if phase not in tasks:
-                tasks[phase] = bars.add_task(phase, total=total)
-            bars.update(tasks[phase], completed=done, total=total)
+                tasks[phase] = bars.add_task(phase, total=total, note=note)
+            bars.update(tasks[phase], completed=done, total=total, note=note)
 
         yield advance
 
 
 @contextmanager
-def progress_bar(label: str) -> Iterator[ReportProgress]:
-    """The same for work of one phase."""
+def progress_bar(label: str) -> Iterator[Progress]:
+    """The same for work of one phase, which is called ``label``."""
     with phases() as advance:
-        yield partial(advance, label)
+        yield lambda phase, done, total, note="": advance(label, done, total, note)
+
+
+class LogToStderr(logging.Handler):
+    """Prints what foveate logs, above a progress bar if there is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(record.getMessage(), file=sys.stderr, flush=True)  # looked up now: a bar redirects it
+
+
+@contextmanager
+def logged_to_stderr(level: int = logging.INFO) -> Iterator[None]:
+    """Show what foveate logs while a command runs."""
+    logger, handler = logging.getLogger("foveate"), LogToStderr()
+    before = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(level)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
 
 
 class ProgressLines:
@@ -108,18 +131,19 @@ class ProgressLines:
 
     def begin(self) -> None:
         """A command begins now."""
-        self._said = time.monotonic()
+        self._printed = time.monotonic()
 
-    def advance(self, phase: str, done: int, total: int | None) -> None:
-        if time.monotonic() - self._said >= EVERY_SECONDS:
-            self._said = time.monotonic()
-            print(f"foveate: {phase}: {done}{'' if total is None else f' of {total}'}", file=sys.stderr, flush=True)
+    def advance(self, phase: str, done: int, total: int | None, note: str = "") -> None:
+        if time.monotonic() - self._printed >= EVERY_SECONDS:
+            self._printed = time.monotonic()
+            line = f"foveate: {phase}: {done}{'' if total is None else f' of {total}'}{f'  {note}' if note else ''}"
+            print(line, file=sys.stderr, flush=True)
 
 
 LINES = ProgressLines()  # one for the whole command, or one of many short phases would never say a word
 
 
 def run_lengths(values: Sequence[int]) -> str:
-    """``197x3 140x3 100``: equal neighbours written once."""
+    """``197x3 140x3 100``: equal neighbors written once."""
     runs = [(value, len(list(group))) for value, group in groupby(values)]
     return " ".join(str(value) if times == 1 else f"{value}x{times}" for value, times in runs)

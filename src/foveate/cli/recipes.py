@@ -1,4 +1,4 @@
-"""``foveate recipes``: the experiments that can be trained, and where each of their values comes from."""
+"""The work of ``foveate recipes``."""
 
 from __future__ import annotations
 
@@ -7,28 +7,9 @@ import textwrap
 from typing import Any
 
 from foveate.cli import output
-from foveate.cli.arguments import add_json
-from foveate.train.recipe import Recipe, all_recipes, find_recipe
-
-DESCRIPTION = "List the recipes for training with their sources, or print one as it is written."
-EPILOG = """\
-examples:
-  foveate recipes
-  foveate recipes deit              the file, with comments that say where each value comes from
-  foveate recipes evit-finetune --json
-
-keys of --json:
-  a list; in each entry: name, description, source, config (every value, those inherited or left at their default
-  included), variants {model: config} (models that have values of their own)"""
+from foveate.training.recipe import Recipe, all_recipes, find_recipe
 
 WIDEST_TEXT = 120
-
-
-def add_parser(commands: argparse._SubParsersAction) -> None:
-    parser = commands.add_parser("recipes", help="list training recipes", description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("name", metavar="NAME", nargs="?", help="a recipe, or a .toml file of yours; default: list all")
-    add_json(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""``foveate tables``: the papers' printed numbers, counted again."""
+"""The work of ``foveate tables``."""
 
 from __future__ import annotations
 
@@ -8,39 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from foveate.cli import output
-from foveate.cli.arguments import add_json, first_line, positive_float
+from foveate.cli.requests import first_line
 from foveate.tables import Table, all_tables
 from foveate.tables.registry import Builder, SpeedOptions, has_speeds
-
-DESCRIPTION = "Build the rows of a paper's printed table, count them, and say whether the printed numbers hold."
-EPILOG = """\
-examples:
-  foveate tables                    list what there is
-  foveate tables --all              build every table
-  foveate tables evit --speed       also measure its images per second, which takes minutes
-
-exit code: 0 if every row holds, 1 if one does not; speeds are not judged
-
-keys of --json:
-  a list; in each entry: name, title, columns, rows [{cells, holds (true, false, or null where the paper prints no
-  number or a miss is known)}], note, holds, speed (null, or with --speed {title, columns, rows [{cells}], note}).
-  Without names: [{name, description}]"""
-
-
-def add_parser(commands: argparse._SubParsersAction) -> None:
-    parser = commands.add_parser("tables", help="papers' tables, counted again", description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("names", metavar="NAME", nargs="*", help="tables to build; without one, list them")
-    parser.add_argument("--all", action="store_true", help="build every table")
-    group = parser.add_argument_group("measurement")
-    group.add_argument("--speed", action="store_true", help="also measure the speeds that the paper prints, here")
-    group.add_argument(
-        "--seconds",
-        metavar="S",
-        type=positive_float,
-        help=f"with --speed: for each pruned model, six rounds at least; default: {SpeedOptions.seconds:g}",
-    )
-    add_json(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -62,7 +32,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_speed(args: argparse.Namespace, known: Mapping[str, Builder]) -> SpeedOptions | None:
-    """How to measure, if that was asked for; --all measures what it can, a name must be one with speeds."""
+    """Read --speed and --seconds; None without --speed.
+
+    Raises:
+        ValueError: If a named table has no speeds. With --all, such tables are built without.
+    """
     if not args.speed:
         if args.seconds is not None:
             raise ValueError("--seconds goes with --speed: foveate tables NAME --speed --seconds 60.")
@@ -82,7 +56,7 @@ def built_table(build: Builder, speed: SpeedOptions | None) -> Table:
 
 
 def print_tables(tables: Mapping[str, Table]) -> None:
-    """Every table, with what was measured below it."""
+    """Print every table, with its measured speeds below it."""
     for table in tables.values():
         for part in (table, table.speed):
             if part is not None:
@@ -90,7 +64,7 @@ def print_tables(tables: Mapping[str, Table]) -> None:
 
 
 def print_one(table: Table) -> None:
-    """A table, with a last column that says whether the row holds, unless none is judged."""
+    """Print a table with its verdicts in a last column, if it has any."""
     verdicts = {True: "yes", False: "NO", None: ""}
     columns, rows = list(table.columns), [list(map(cell_text, row.cells)) for row in table.rows]
     texts = [any(isinstance(row.cells[i], str) for row in table.rows) for i in range(len(columns))]
@@ -104,13 +78,13 @@ def print_one(table: Table) -> None:
 
 
 def header(name: str, cells: Sequence[str]) -> str:
-    """A column's name in several lines, where one would be wider than what stands below it."""
+    """Break a column's name into lines if it is wider than the cells below it."""
     width = max(len(text) for text in (*cells, *name.split()))
     return textwrap.fill(name, width, break_long_words=False, break_on_hyphens=False)
 
 
 def cell_text(value: object) -> str:
-    """A number with as many digits as papers print; nothing for None."""
+    """Format a number with as many digits as papers print; None is empty."""
     if value is None:
         return ""
     if not isinstance(value, float):
@@ -119,21 +93,13 @@ def cell_text(value: object) -> str:
 
 
 def as_json(name: str, table: Table) -> dict[str, Any]:
-    """One table of the document."""
-    rows = [{"cells": list(row.cells), "holds": row.holds} for row in table.rows]
-    speed = table.speed
-    return {
-        "name": name,
-        "title": table.title,
-        "columns": list(table.columns),
-        "rows": rows,
-        "note": table.note,
-        "holds": table.holds,
-        "speed": None if speed is None else speed_as_json(speed),
-    }
+    """Return one table of the document. Speeds are not judged, so their rows have no verdict."""
+    document = {"name": name, **contents(table), "holds": table.holds, "speed": None}
+    for entry, row in zip(document["rows"], table.rows, strict=True):
+        entry["holds"] = row.holds
+    return document if table.speed is None else document | {"speed": contents(table.speed)}
 
 
-def speed_as_json(speed: Table) -> dict[str, Any]:
-    """What was measured; nothing in it is judged."""
-    rows = [{"cells": list(row.cells)} for row in speed.rows]
-    return {"title": speed.title, "columns": list(speed.columns), "rows": rows, "note": speed.note}
+def contents(table: Table) -> dict[str, Any]:
+    rows: list[dict[str, Any]] = [{"cells": list(row.cells)} for row in table.rows]
+    return {"title": table.title, "columns": list(table.columns), "rows": rows, "note": table.note}

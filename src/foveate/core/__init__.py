@@ -1,7 +1,8 @@
-"""Tensors in, tensors out. Nothing here knows a model, a method or a schedule; it imports torch alone."""
+"""Tensors in, tensors out. Nothing here depends on a model, a method or a schedule; it imports only torch."""
 
 from foveate.core.assignment import (
     Assignment,
+    Edges,
     compose,
     joined_means,
     partition,
@@ -40,6 +41,7 @@ from foveate.core.ward import ward_greedy, ward_rounds
 __all__ = [
     "Assignment",
     "Clusters",
+    "Edges",
     "attend",
     "attend_and_score",
     "attend_masked",

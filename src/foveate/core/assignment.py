@@ -1,4 +1,4 @@
-"""The one value of the library: which tokens go where, with what weight.
+"""The central value of the library: which tokens go where, with what weight.
 
 An ``Assignment`` is a list of weighted edges from ``num_in`` input tokens to ``num_out`` output slots, one list
 per image. Selection, fusion, merging, clustering and overlapping pooling windows differ only in their edges, so
@@ -16,8 +16,17 @@ from torch import Tensor
 Reduce = Literal["sum", "max"]
 
 
+class Edges(NamedTuple):
+    """Every edge of an ``Assignment`` written out, each field (B, E)."""
+
+    src: Tensor  # token it leaves
+    dst: Tensor  # slot it reaches
+    weight: Tensor  # zero for padding
+    present: Tensor  # bool; false for padding
+
+
 class Joining(NamedTuple):
-    """Tokens that join slots others began: slot j becomes the mean of its first token and of those that join it."""
+    """Tokens that join a slot another token started: the slot becomes the mean of that token and those that join."""
 
     src: Tensor  # (B, R) token that joins
     dst: Tensor  # (B, R) slot it joins
@@ -28,12 +37,16 @@ class Joining(NamedTuple):
 class Assignment:
     """Weighted edges ``src -> dst``; pooled slot j holds ``y_j = sum over edges e into j of w_e * x_src(e)``.
 
-    Three fields may be ``None``, which is what makes the common cases fast:
+    Four fields may be ``None``, which makes the common cases fast:
     ``src=None``: edge e leaves token e (every token has one edge: merging, clustering);
     ``dst=None``: edge e reaches slot e (every slot has one edge: selection);
-    ``weight=None``: every weight is one.
+    ``weight=None``: every weight is one;
+    ``present=None``: every edge is real. Otherwise edges that are not present are padding, for windows or images
+    that have fewer edges than others.
     Where a few tokens merge into many that stay, ``joining`` holds the few, on top of a selection.
-    An edge of weight zero is no edge: it pads images that have fewer edges than others.
+
+    Membership and weight are separate. An edge of weight zero adds nothing to the pooled slot, but its token still
+    belongs there: sizes, traces and dense features follow membership.
     """
 
     src: Tensor | None  # (B, E) token each edge leaves
@@ -43,41 +56,46 @@ class Assignment:
     num_out: int
     joining: Joining | None = None
     sizes: Tensor | None = None
-    """(B, num_out) sizes of the slots, where they fell out on the way; ``pool_size`` computes them otherwise."""
+    """(B, num_out) sizes of the slots where they are known already; ``pool_size`` computes them otherwise."""
+    present: Tensor | None = None  # (B, E) bool
 
     def __post_init__(self) -> None:
-        shapes = [t.shape for t in (self.src, self.dst, self.weight) if t is not None]
+        shapes = [t.shape for t in (self.src, self.dst, self.weight, self.present) if t is not None]
         if any(len(shape) != 2 or shape != shapes[0] for shape in shapes):
-            raise ValueError(f"An Assignment's src, dst and weight must share one (B, E) shape; got {shapes}.")
+            raise ValueError(f"An Assignment's src, dst, weight and present must share one (B, E) shape; got {shapes}.")
+        if self.present is not None and self.present.dtype != torch.bool:
+            raise ValueError(f"Assignment.present is a bool tensor; got {self.present.dtype}.")
         if not shapes and self.num_in != self.num_out:
             raise ValueError(f"An Assignment without edges is the identity; got {self.num_in} in, {self.num_out} out.")
         for name, edges, ends in (("src", self.src, self.num_in), ("dst", self.dst, self.num_out)):
-            # an absent side numbers the edges, so their number must equal the tokens or slots it numbers
+            # without src (or dst) the edges are numbered like the tokens (or slots), so there are as many
             if edges is None and shapes and (other := shapes[0][1]) != ends:
                 raise ValueError(f"An Assignment without {name} needs {ends} edges, one for each; got {other}.")
-        if self.joining is not None and (self.dst is not None or self.weight is not None or self.src is None):
-            raise ValueError("Tokens join a selection: an Assignment with joining has neither dst nor weight.")
+        given = (self.dst, self.weight, self.present)
+        if self.joining is not None and (self.src is None or any(field is not None for field in given)):
+            raise ValueError("Tokens join a selection: an Assignment with joining has no dst, weight or present.")
 
     @property
     def selects(self) -> bool:
-        """Whether every slot is one token as it is."""
-        return self.src is not None and self.dst is None and self.weight is None and self.joining is None
+        """Whether every slot is one unchanged token."""
+        others = (self.dst, self.weight, self.present, self.joining)
+        return self.src is not None and all(field is None for field in others)
 
-    def edges(self, batch: int, device: torch.device | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """The three fields written out in full, each (B, E)."""
-        given = [t for t in (self.src, self.dst, self.weight) if t is not None]
+    def edges(self, batch: int, device: torch.device | None = None) -> Edges:
+        """All edges written out, padding included."""
+        given = [t for t in (self.src, self.dst, self.weight, self.present) if t is not None]
         count = given[0].shape[1] if given else self.num_out
         device = given[0].device if given else device
-        running = torch.arange(count, device=device).expand(batch, count)
-        src = running if self.src is None else self.src
-        dst = running if self.dst is None else self.dst
+        src = _range(count, batch, device) if self.src is None else self.src
+        dst = _range(count, batch, device) if self.dst is None else self.dst
         weight = torch.ones(batch, count, device=device) if self.weight is None else self.weight
-        if self.joining is None:
-            return src, dst, weight
-        more = self.joining
-        left = weight.to(more.weight).scatter_add(1, more.dst, -more.weight)
-        weight = left.clamp_min(torch.finfo(left.dtype).tiny)  # rounding may leave nothing, yet it stays an edge
-        return tuple(torch.cat(pair, dim=1) for pair in zip((src, dst, weight), more, strict=True))  # type: ignore[return-value]
+        present = self.present
+        if present is None:
+            present = torch.ones(batch, count, dtype=torch.bool, device=device)
+        else:
+            weight = weight.masked_fill(~present, 0)
+        edges = Edges(src, dst, weight, present)
+        return edges if self.joining is None else _with_joining(edges, self.joining)
 
     def behind_prefix(self, prefix: int) -> Assignment:
         """The same edges for a sequence whose first ``prefix`` tokens stay as they are."""
@@ -91,6 +109,7 @@ class Assignment:
             self.num_in + prefix,
             self.num_out + prefix,
             None if more is None else Joining(more.src + prefix, more.dst + prefix, more.weight),
+            present=None if self.present is None else torch.nn.functional.pad(self.present, (prefix, 0), value=True),
         )
 
 
@@ -100,12 +119,15 @@ def selection(index: Tensor, num_in: int) -> Assignment:
 
 
 def partition(owner: Tensor, num_out: int, weight: Tensor | None = None) -> Assignment:
-    """Send token i to slot ``owner[i]`` (B, N) with ``weight[i]``, taken as it is."""
+    """Send token i to slot ``owner[i]`` (B, N) with ``weight[i]``, which is not normalized."""
     return Assignment(None, owner, weight, owner.shape[1], num_out)
 
 
 def weighted_means(owner: Tensor, num_out: int, weight: Tensor | None = None) -> Assignment:
-    """Like ``partition``, with weights scaled to sum to one in each slot, so that pooling is a weighted mean."""
+    """Like ``partition``, with weights scaled to sum to one in each slot, so that pooling is a weighted mean.
+
+    The weights of a slot must not all be zero.
+    """
     raw = torch.ones(owner.shape, device=owner.device) if weight is None else weight
     total = _add_into_slots(raw.unsqueeze(-1), owner, num_out)  # (B, K, 1)
     return partition(owner, num_out, raw / take(total, owner).squeeze(-1))
@@ -114,7 +136,7 @@ def weighted_means(owner: Tensor, num_out: int, weight: Tensor | None = None) ->
 def joined_means(first: Tensor, joining: Tensor, slot: Tensor, num_in: int, size: Tensor | None = None) -> Assignment:
     """Slot j is the mean of token ``first[j]`` (B, K) and of the tokens ``joining`` (B, R) whose ``slot`` is j.
 
-    The mean is weighted by ``size`` (B, num_in). For merging a few of many tokens this says, and costs, less than
+    The mean is weighted by ``size`` (B, num_in). Where few of many tokens merge, this is faster than
     ``weighted_means``.
     """
     if size is None:
@@ -134,7 +156,7 @@ def take(x: Tensor, index: Tensor) -> Tensor:
 
 
 def pool(x: Tensor, a: Assignment, reduce: Reduce = "sum", prefix: int = 0) -> Tensor:
-    """Apply ``a`` to tokens x (B, prefix + N, C), leaving the first ``prefix`` alone: (B, prefix + num_out, C).
+    """Apply ``a`` to tokens x (B, prefix + N, C), without the first ``prefix``: (B, prefix + num_out, C).
 
     ``reduce="max"`` takes maxima over edges instead of weighted sums.
     """
@@ -147,7 +169,7 @@ def pool(x: Tensor, a: Assignment, reduce: Reduce = "sum", prefix: int = 0) -> T
 
 
 def pool_at_mean_norm(x: Tensor, a: Assignment, prefix: int = 0) -> Tensor:
-    """``pool`` of a selection or of joined means, with each mean at its tokens' mean norm; by itself it is shorter."""
+    """``pool`` of a selection or of joined means, with each mean scaled to the mean norm of its tokens."""
     if a.joining is None and not a.selects:
         raise ValueError("pool_at_mean_norm takes selections and joined_means; got edges of another kind.")
     _check_tokens(x, a.num_in + prefix, "pool_at_mean_norm", "input tokens")
@@ -155,15 +177,16 @@ def pool_at_mean_norm(x: Tensor, a: Assignment, prefix: int = 0) -> Tensor:
 
 
 def pool_size(size: Tensor, a: Assignment) -> Tensor:
-    """How many patches each slot stands for, from ``size`` (B, N); a token with several edges shares its size."""
+    """How many patches each slot stands for, from ``size`` (B, N); a token splits its size equally over its edges."""
     if a.joining is not None and a.src is not None:
         return size.gather(1, a.src).scatter_add(1, a.joining.dst, size.gather(1, a.joining.src))
     if a.selects and a.src is not None:
         return size.gather(1, a.src)
-    src, dst, weight = a.edges(size.shape[0], size.device)
-    part = size if a.src is None else size.gather(1, src)
-    part = part * _shares(a, src, weight)
-    return part.new_zeros(part.shape[0], a.num_out).scatter_add(1, dst, part)
+    if a.src is None and a.present is None:  # every token has exactly one edge
+        return size if a.dst is None else size.new_zeros(size.shape[0], a.num_out).scatter_add(1, a.dst, size)
+    edges = a.edges(size.shape[0], size.device)
+    part = size.gather(1, edges.src) * _shares(edges, a.num_in)
+    return part.new_zeros(part.shape[0], a.num_out).scatter_add(1, edges.dst, part)
 
 
 def unpool(y: Tensor, a: Assignment, fill: Tensor | None = None) -> Tensor:
@@ -173,40 +196,50 @@ def unpool(y: Tensor, a: Assignment, fill: Tensor | None = None) -> Tensor:
     ``fill`` (B, num_in, C), or zeros.
     """
     _check_tokens(y, a.num_out, "unpool", "output slots")
-    if a.src is None and a.dst is not None and a.weight is None:
-        return take(y, a.dst)
-    src, dst, weight = a.edges(y.shape[0], y.device)
-    rows = take(y, dst) * _shares(a, src, weight).unsqueeze(-1)
-    spread = _add_into_slots(rows, src, a.num_in).to(y.dtype)
+    if a.src is None and a.present is None:  # every token has exactly one edge
+        return y if a.dst is None else take(y, a.dst)
+    edges = a.edges(y.shape[0], y.device)
+    rows = take(y, edges.dst) * _shares(edges, a.num_in).unsqueeze(-1)
+    spread = _add_into_slots(rows, edges.src, a.num_in).to(y.dtype)
     if fill is None:
         return spread
-    return torch.where(_out_degree(a, src, weight).unsqueeze(-1) > 0, spread, fill)
+    return torch.where(_out_degree(edges, a.num_in).unsqueeze(-1) > 0, spread, fill)
 
 
 def compose(first: Assignment, then: Assignment, batch: int, device: torch.device | None = None) -> Assignment:
-    """One assignment equal to applying ``first`` and then ``then``. For traces, not for hot paths."""
+    """One assignment equal to applying ``first`` and then ``then``. For traces; it is slow."""
     if first.num_out != then.num_in:
         raise ValueError(f"compose: the first ends in {first.num_out} slots, the second starts at {then.num_in}.")
-    src1, dst1, weight1 = first.edges(batch, device)
-    src2, dst2, weight2 = then.edges(batch, src1.device)
-    if not src2.shape[1]:  # nothing is kept
-        return Assignment(src2, dst2, weight2, first.num_in, then.num_out)
-    table = _edges_by_source(src2, weight2, then.num_in)  # (B, M, D) edge of `then`, or -1
-    degree = table.shape[-1]
-    next_edge = take(table, dst1).flatten(1)  # (B, E1 * D)
+    one = first.edges(batch, device)
+    two = then.edges(batch, one.src.device)
+    if not two.src.shape[1]:  # nothing is kept
+        return Assignment(two.src, two.dst, two.weight, first.num_in, then.num_out)
+    table = _edges_by_source(two, then.num_in)  # (B, M, D) edge of `then`, or -1
+    next_edge = take(table, one.dst).flatten(1)  # (B, E1 * D)
     index = next_edge.clamp(min=0)
-    found = (next_edge >= 0) & (weight1.repeat_interleave(degree, 1) != 0)
-    weight = weight1.repeat_interleave(degree, 1) * weight2.gather(1, index)
-    # a share too small to be written is still an edge
-    weight = torch.where(weight == 0, torch.finfo(weight.dtype).tiny, weight) * found
-    dst = dst2.gather(1, index)
-    return Assignment(src1.repeat_interleave(degree, 1), dst, weight, first.num_in, then.num_out)
+    src, weight, present = (field.repeat_interleave(table.shape[-1], 1) for field in (one.src, one.weight, one.present))
+    return Assignment(
+        src,
+        two.dst.gather(1, index),
+        weight * two.weight.gather(1, index),
+        first.num_in,
+        then.num_out,
+        present=present & (next_edge >= 0),
+    )
 
 
 def slot_weights(a: Assignment, batch: int, device: torch.device | None = None) -> Tensor:
     """Sum of the weights that reach each slot, (B, num_out): one everywhere when the slots are means."""
-    _, dst, weight = a.edges(batch, device)
-    return _add_into_slots(weight.unsqueeze(-1), dst, a.num_out).squeeze(-1)
+    edges = a.edges(batch, device)
+    return _add_into_slots(edges.weight.unsqueeze(-1), edges.dst, a.num_out).squeeze(-1)
+
+
+def _with_joining(edges: Edges, more: Joining) -> Edges:
+    """The edges of a selection, then those of the tokens that join it."""
+    left = edges.weight.to(more.weight).scatter_add(1, more.dst, -more.weight).clamp_min(0)  # rounding may pass zero
+    present = torch.ones(more.src.shape, dtype=torch.bool, device=more.src.device)
+    pairs = zip(edges._replace(weight=left), (*more, present), strict=True)
+    return Edges(*(torch.cat(pair, dim=1) for pair in pairs))
 
 
 def _pick(x: Tensor, a: Assignment, prefix: int) -> Tensor:
@@ -237,25 +270,26 @@ def _pick_and_join(x: Tensor, a: Assignment, more: Joining, prefix: int, at_mean
 def _stretch_joined(rows: Tensor, slot: Tensor, own: Tensor, others: Tensor, weight: Tensor) -> None:
     """Bring the means in ``rows`` at ``slot`` to their tokens' mean norm, in place; all but ``rows`` are per join.
 
-    A slot that several tokens join comes up several times here, and is stretched in as many equal parts.
+    A slot that several tokens join appears several times here and is stretched in as many equal parts.
     """
     by_slot = torch.cat([(others - own) * weight, torch.ones_like(own)], dim=1)
     by_slot = own.new_zeros(rows.shape[0], 2).index_add(0, slot, by_slot.to(own.dtype)).index_select(0, slot)
     wanted, parts = own + by_slot[:, :1], by_slot[:, 1:]
     mean = rows.index_select(0, slot)
-    # where tokens cancel out, what is left has no direction worth a thousandfold stretch
+    # where tokens cancel out, the rest has no direction worth stretching a thousandfold
     scale = wanted / torch.maximum(_norm(mean), wanted * 1e-3).clamp_min(torch.finfo(wanted.dtype).tiny)
     rows.index_add_(0, slot, mean * ((scale - 1) / parts).to(mean.dtype))
 
 
 def _sum_or_max(x: Tensor, a: Assignment, reduce: Reduce) -> Tensor:
-    if a.joining is not None:
-        a = Assignment(*a.edges(x.shape[0]), a.num_in, a.num_out)
+    if a.joining is not None or a.present is not None:
+        src, dst, weight, present = a.edges(x.shape[0])  # where padding weighs nothing
+        a = Assignment(src, dst, weight, a.num_in, a.num_out, present=present)
     rows = x if a.src is None else take(x, a.src)
     if reduce == "max":
         return _max_into_slots(rows, a).to(x.dtype)
     if a.weight is not None:
-        rows = rows * a.weight.unsqueeze(-1)  # float32 weights lift half precision, so sums keep their digits
+        rows = rows * a.weight.unsqueeze(-1)  # float32 weights promote half precision, so sums stay precise
     elif a.dst is not None and rows.dtype in (torch.float16, torch.bfloat16):
         rows = rows.float()
     if a.dst is not None:
@@ -264,7 +298,7 @@ def _sum_or_max(x: Tensor, a: Assignment, reduce: Reduce) -> Tensor:
 
 
 def _norm(x: Tensor) -> Tensor:
-    half = x.dtype in (torch.float16, torch.bfloat16)  # whose squares overflow
+    half = x.dtype in (torch.float16, torch.bfloat16)  # their squares overflow
     return torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32 if half else None)
 
 
@@ -273,12 +307,12 @@ def _check_tokens(x: Tensor, expected: int, verb: str, what: str) -> None:
         raise ValueError(f"{verb}: the assignment has {expected} {what}; got a tensor of shape {tuple(x.shape)}.")
 
 
-def _range(k: int, batch: int, device: torch.device) -> Tensor:
+def _range(k: int, batch: int, device: torch.device | None) -> Tensor:
     return torch.arange(k, device=device).expand(batch, k)
 
 
 def _flat(index: Tensor, n: int, shift: int = 0) -> Tensor:
-    """Row numbers of ``index`` (B, K), moved by ``shift``, after (B, N, C) became (B * N, C); still (B, K)."""
+    """Rows of a (B * N, C) tensor that ``index`` (B, K) names in (B, N, C), moved by ``shift``: (B, K)."""
     if index.shape[0] == 1:
         return index + shift if shift else index
     return index + (torch.arange(index.shape[0], device=index.device) * n + shift).unsqueeze(1)
@@ -292,8 +326,8 @@ def _add_into_slots(rows: Tensor, dst: Tensor, num_out: int) -> Tensor:
 
 def _max_into_slots(rows: Tensor, a: Assignment) -> Tensor:
     b, _, c = rows.shape
-    if a.weight is not None:
-        rows = rows.masked_fill((a.weight == 0).unsqueeze(-1), -torch.inf)
+    if a.present is not None:
+        rows = rows.masked_fill(~a.present.unsqueeze(-1), -torch.inf)
     if a.dst is None:
         return rows
     out = rows.new_full((b * a.num_out, c), -torch.inf)
@@ -301,30 +335,26 @@ def _max_into_slots(rows: Tensor, a: Assignment) -> Tensor:
     return out.scatter_reduce(0, index, rows.reshape(-1, c), "amax").view(b, a.num_out, c)
 
 
-def _out_degree(a: Assignment, src: Tensor, weight: Tensor) -> Tensor:
-    return _add_into_slots((weight != 0).float().unsqueeze(-1), src, a.num_in).squeeze(-1)
+def _out_degree(edges: Edges, num_in: int) -> Tensor:
+    """(B, num_in) number of edges that leave each token."""
+    return _add_into_slots(edges.present.float().unsqueeze(-1), edges.src, num_in).squeeze(-1)
 
 
-def _shares(a: Assignment, src: Tensor, weight: Tensor) -> Tensor:
+def _shares(edges: Edges, num_in: int) -> Tensor:
     """(B, E): one over the number of edges that leave the edge's token; zero for padding."""
-    if a.src is None and a.weight is None:
-        return weight
-    present = (weight != 0).float()
-    if a.src is None:
-        return present
-    degree = take(_out_degree(a, src, weight).unsqueeze(-1), src).squeeze(-1)
-    return present / degree.clamp(min=1)
+    degree = take(_out_degree(edges, num_in).unsqueeze(-1), edges.src).squeeze(-1)
+    return edges.present / degree.clamp(min=1)
 
 
-def _edges_by_source(src: Tensor, weight: Tensor, num_in: int) -> Tensor:
+def _edges_by_source(edges: Edges, num_in: int) -> Tensor:
     """(B, num_in, D) numbers of the edges that leave each token, -1 where it has fewer than D."""
-    b, e = src.shape
-    key = torch.where(weight != 0, src, num_in)  # padding sorts behind every token
+    b, e = edges.src.shape
+    key = torch.where(edges.present, edges.src, num_in)  # padding sorts behind every token
     sorted_src, order = key.sort(dim=1, stable=True)
-    place = torch.arange(e, device=src.device) - torch.searchsorted(sorted_src, sorted_src)
+    place = torch.arange(e, device=key.device) - torch.searchsorted(sorted_src, sorted_src)
     real = sorted_src < num_in
     degree = int((place * real).amax()) + 1 if e else 1
-    table = src.new_full((b, (num_in + 1) * degree), -1)
+    table = key.new_full((b, (num_in + 1) * degree), -1)
     table.scatter_(1, sorted_src * degree + place * real, torch.where(real, order, -1))
     return table.view(b, num_in + 1, degree)[:, :num_in]
 
@@ -332,5 +362,4 @@ def _edges_by_source(src: Tensor, weight: Tensor, num_in: int) -> Tensor:
 def _prepend_range(index: Tensor | None, prefix: int) -> Tensor | None:
     if index is None:
         return None
-    head = torch.arange(prefix, device=index.device).expand(index.shape[0], prefix)
-    return torch.cat([head, index + prefix], dim=1)
+    return torch.cat([_range(prefix, index.shape[0], index.device), index + prefix], dim=1)

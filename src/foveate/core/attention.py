@@ -1,4 +1,4 @@
-"""Softmax attention with the two additions token reduction needs: a log-size bias and scores on the way."""
+"""Softmax attention with what token reduction adds: a log-size bias, and scores read from the weights."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch.nn.functional import pad
 from torch.nn.functional import scaled_dot_product_attention as fused_attention
 
 STREAM_ELEMENTS = 2**24
-"""Attention weights held at once when a score needs the matrix: 64 MiB in float32."""
+"""Attention weights in memory at once when a score needs the matrix: 64 MiB in float32."""
 
 CACHED_ELEMENTS = 2**20
 """The same on a CPU, where weights that stay in the cache make the scored attention two to three times as fast."""
 
 LARGEST_EXPONENT = 20.0
-"""How far a masked key's logit may stand above all others before its gradient grows no further."""
+"""How far a masked key's logit may exceed all others before its gradient stops growing."""
 
 
 def attend(
@@ -40,14 +40,14 @@ def attend_masked(
     own = torch.eye(keep.shape[1], dtype=logits.dtype, device=q.device)
     counts = keep.float()[:, None, None, :] * (1 - own) + own
     largest = logits.detach().masked_fill(counts == 0, -torch.inf).amax(dim=-1, keepdim=True)
-    # above the largest that counts are only keys that count nothing: bounded, their gradients stay numbers
+    # only keys of count zero are above the largest; the bound keeps their gradients finite
     weights = (logits - largest).clamp(max=LARGEST_EXPONENT).exp() * counts
     weights = weights / weights.sum(dim=-1, keepdim=True)
     return drop(weights.to(v.dtype), dropout, training=dropout > 0) @ v
 
 
 class Scored(NamedTuple):
-    """Attention, and what its weights say about the keys."""
+    """Attention, and scores of the keys read from its weights."""
 
     attended: Tensor  # (B, H, N_q, D)
     received: Tensor  # (B, N_k) attention each key receives, sum over heads and queries
@@ -57,7 +57,7 @@ class Scored(NamedTuple):
 def attend_and_score(
     q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None = None, scale: float | None = None, dropout: float = 0.0
 ) -> Scored:
-    """``attend`` where a score needs the matrix of weights: formed once for all uses, a few images at a time."""
+    """``attend`` with scores that need the matrix of weights, computed once for both, a few images at a time."""
     b, heads, n, head_dim = q.shape
     scale = head_dim**-0.5 if scale is None else scale
     images = b if torch.compiler.is_compiling() else max(1, _elements_at_once(q) // max(1, heads * n * k.shape[2]))
@@ -69,13 +69,13 @@ def attend_and_score(
         own_bias = bias[part] if bias is not None and bias.shape[0] > 1 else bias
         passes.append(_attend_and_score(q[part], k[part], v[part], own_bias, scale, dropout))
     heads_apart, received, class_row = zip(*passes, strict=True)
-    # in the order (B, N, H, D), in which the heads lie side by side: the projection that follows needs no copy
+    # in the order (B, N, H, D) heads are contiguous, so the projection that follows needs no copy
     attended = torch.cat([part.transpose(1, 2) for part in heads_apart]).transpose(1, 2)
     return Scored(attended, torch.cat(received), torch.cat(class_row))
 
 
 def _attend_and_score(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, dropout: float) -> Scored:
-    """A block of queries at a time where the images are large."""
+    """Process large images one block of queries at a time."""
     images = 1 if torch.compiler.is_compiling() else q.shape[0]  # a graph serves any batch
     rows = max(1, STREAM_ELEMENTS // max(1, images * q.shape[1] * k.shape[2]))
     outputs, received, first_row = [], torch.zeros((), device=q.device), None
@@ -99,10 +99,10 @@ def _elements_at_once(q: Tensor) -> int:
 
 
 def attention_weights(q: Tensor, k: Tensor, *, bias: Tensor | None = None, scale: float | None = None) -> Tensor:
-    """The weights themselves, (B, H, N_q, N_k), normalised in float32."""
+    """Attention weights (B, H, N_q, N_k), normalized in float32."""
     b, heads, n, head_dim = q.shape
     scale = head_dim**-0.5 if scale is None else scale
-    # by hand over (B * H): matmul would copy the operands at each call, and scale and bias would be passes of their own
+    # bmm over (B * H): matmul would copy its operands, and scale and bias would be separate passes
     q, k = q.reshape(b * heads, n, head_dim), k.reshape(b * heads, -1, head_dim)
     if bias is None:
         logits = torch.bmm(q * scale, k.transpose(1, 2))
@@ -122,5 +122,5 @@ def log_size_bias(size: Tensor, prefix: int, dtype: torch.dtype) -> Tensor:
 
 
 def key_mask_bias(keep: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where ``keep`` (B, N) is true, -inf elsewhere, shaped for ``attend``: masked keys get no weight."""
+    """0 where ``keep`` (B, N) is true, -inf elsewhere, in the shape ``attend`` takes: masked keys get no weight."""
     return torch.zeros(keep.shape, dtype=dtype, device=keep.device).masked_fill(~keep, -torch.inf)[:, None, None, :]

@@ -1,8 +1,8 @@
 """Weighted K-Means and K-Medoids over the tokens of every image of a batch at once.
 
-Both minimise sum_i w_i |f_i - centre(i)|^2 over K centres, from given first centres, by turns of assigning tokens to
-centres and improving centres. Neither turn can raise the objective. No cluster is ever empty. No image depends on
-another: an image that has settled stays as it is, so it does not matter how long others go on.
+Both minimize sum_i w_i |f_i - center(i)|^2 over K centers. They start from given centers and alternate between
+assigning tokens to centers and moving centers. Neither step can raise the objective. No cluster is ever empty. Images
+are independent: an image that has converged no longer changes, however many iterations others need.
 """
 
 from __future__ import annotations
@@ -18,29 +18,23 @@ from foveate.core.precision import in_full_precision, to_float
 from foveate.core.select import best_by_position
 
 LEAST_WEIGHT = 1e-6
-"""Of an image's largest weight: tokens nobody attends to still belong somewhere, and their clusters have a centre."""
-
-UNSEEN_SHARE = 1e-30
-"""Share of a token in a slot that shows its medoid alone: lost in rounding, and still an edge, so still traced."""
+"""Smallest weight, relative to an image's largest; weighted means and Ward's costs divide by sums of weights."""
 
 
 class Clusters(NamedTuple):
-    """A partition of N tokens into K clusters, each with one of its members to represent it.
-
-    The representative is the medoid where there is one, and any member otherwise.
-    """
+    """A partition of N tokens into K clusters, each represented by one member: its medoid if it has one."""
 
     owner: Tensor  # (B, N) cluster of each token
     member: Tensor  # (B, K) representative of each cluster
 
 
 def first_by_score(score: Tensor, k: int) -> Tensor:
-    """The k tokens of largest ``score`` (B, N) as first centres, by position: (B, K)."""
+    """The k tokens of largest ``score`` (B, N) as first centers, by position: (B, K)."""
     return best_by_position(score, k)
 
 
 def first_at_random(batch: int, n: int, k: int, seed: int, stream: int, device: torch.device | None = None) -> Tensor:
-    """k of n tokens drawn without replacement as first centres; one draw for all images."""
+    """k of n tokens drawn without replacement as first centers; one draw for all images."""
     return first_by_score(counter_uniform(n, seed, stream, device).expand(batch, n), k)
 
 
@@ -58,9 +52,9 @@ def kmedoids(
     Each iteration: a(i) = argmin_j |f_i - f_n(j)| (eq. 16), where a medoid stays with itself; then n(j) = argmin over i
     in cluster j of sum over i' in it of w_i' |f_i - f_i'|^2 (eq. 17, with the weights of objective 13), which is the
     member nearest to the cluster's weighted mean; the lower index of equals. ``early_stop`` ends the iterations when no
-    image changes any more, which changes no result. ``move_last=False`` leaves out the last move of medoids, for those
-    who want the clusters alone. Several iterations read one table of all distances; a single one needs no more than the
-    distances of the other tokens to the medoids.
+    image changes any more; results stay the same. ``move_last=False`` skips the last move of medoids, if only the
+    clusters are needed. Several iterations read one table of all distances; a single one needs only the distances of
+    the other tokens to the medoids.
     """
     _check_first(x, first, iterations)
     x = to_float(x)
@@ -80,27 +74,27 @@ def kmedoids(
 def kmeans(
     x: Tensor, first: Tensor, weight: Tensor | None = None, iterations: int = 4, early_stop: bool = False
 ) -> Clusters:
-    """Weighted K-Means of tokens x (B, N, C) from the tokens ``first`` (B, K) as centres, with ``weight`` (B, N).
+    """Weighted K-Means of tokens x (B, N, C) from the tokens ``first`` (B, K) as centers, with ``weight`` (B, N).
 
     Each iteration: a(i) = argmin_j |f_i - c_j| (eq. 14), then c_j = sum_i [a(i)=j] w_i f_i / sum_i [a(i)=j] w_i
-    (eq. 15). Where an image would be left with an empty cluster, of which the paper says nothing, the first member of
-    each of its clusters stays where it was; that cannot raise the objective either. The last centres are the
-    weighted means of the clusters returned.
+    (eq. 15). If a cluster of an image would become empty, which the paper does not cover, the first member of each of
+    its clusters stays where it was; that cannot raise the objective either. The last centers are the weighted means of
+    the returned clusters.
     """
     _check_first(x, first, iterations)
     x = to_float(x)
     weight = weights_or_ones(weight, x)
     k = first.shape[1]
-    centres, member, owner = take(x, first), first, None
+    centers, member, owner = take(x, first), first, None
     for _ in range(iterations):
-        nearest = _nearest_centre(x, centres)
+        nearest = _nearest_center(x, centers)
         moved = _without_empty(nearest, member)
         settled = early_stop and not torch.compiler.is_compiling() and owner is not None and torch.equal(moved, owner)
         owner = moved
         if settled:
             break
         member = _first_member(owner, k)
-        centres = pool(x, weighted_means(owner, k, weight))
+        centers = pool(x, weighted_means(owner, k, weight))
     assert owner is not None
     return Clusters(owner, member)
 
@@ -116,12 +110,12 @@ def squared_distances(x: Tensor) -> Tensor:
 
 
 def squared_norm(x: Tensor) -> Tensor:
-    """|x_i|^2, (B, N): in one pass, where x.square().sum() would write out the squares."""
+    """|x_i|^2, (B, N), in one pass; x.square().sum() would store the squares."""
     return torch.linalg.vector_norm(x, dim=-1).square_()
 
 
 def cluster_means(clusters: Clusters, size: Tensor | None = None, weight: Tensor | None = None) -> Assignment:
-    """Every slot the mean of a cluster, weighted by ``weight`` (B, N), or by ``size`` where that is not given."""
+    """Every slot is the mean of a cluster, weighted by ``weight`` (B, N), or by ``size`` if that is None."""
     others, slot = _other_members(clusters)
     n = clusters.owner.shape[1]
     if weight is None:
@@ -132,26 +126,26 @@ def cluster_means(clusters: Clusters, size: Tensor | None = None, weight: Tensor
 
 
 def cluster_medoids(clusters: Clusters, size: Tensor | None = None) -> Assignment:
-    """Every slot the representative of a cluster as it is; it stands for all members."""
+    """Every slot is the unchanged representative of a cluster and stands for all its members."""
     others, slot = _other_members(clusters)
     n = clusters.owner.shape[1]
     sizes = joined_means(clusters.member, others, slot, n, size).sizes
-    share = torch.full(slot.shape, UNSEEN_SHARE, device=slot.device)
-    return Assignment(clusters.member, None, None, n, clusters.member.shape[1], Joining(others, slot, share), sizes)
+    joining = Joining(others, slot, torch.zeros(slot.shape, device=slot.device))  # members that do not show
+    return Assignment(clusters.member, None, None, n, clusters.member.shape[1], joining, sizes)
 
 
 def _nearest_medoid(x: Tensor, medoid: Tensor, table: Tensor | None) -> Tensor:
-    """Eq. 16: (B, N). A medoid is its own, also where it equals another: no cluster is empty."""
+    """Eq. 16: (B, N). A medoid stays in its own cluster even if it equals another, so no cluster is empty."""
     own = torch.arange(medoid.shape[1], device=medoid.device).expand(medoid.shape)
     if table is not None:
         return take(table, medoid).min(dim=1).indices.scatter(1, medoid, own)
     others = _all_but(medoid, x.shape[1])
-    nearest = _nearest_centre(take(x, others), take(x, medoid))
+    nearest = _nearest_center(take(x, others), take(x, medoid))
     return medoid.new_zeros(x.shape[:2]).scatter(1, others, nearest).scatter(1, medoid, own)
 
 
 def _best_medoids(x: Tensor, clusters: Clusters, weight: Tensor | None) -> Tensor:
-    """Eq. 17: in each cluster the member nearest to its weighted mean; a token alone has no rival."""
+    """Eq. 17: the member of each cluster that is nearest to its weighted mean."""
     owner, medoid = clusters
     others = _all_but(medoid, x.shape[1])
     slot = owner.gather(1, others)
@@ -166,7 +160,7 @@ def _best_medoids(x: Tensor, clusters: Clusters, weight: Tensor | None) -> Tenso
 def _cheapest_member(cost: Tensor, owner: Tensor, k: int) -> Tensor:
     """For each cluster its member of least ``cost`` (B, N), the first of those equal to rounding: (B, K)."""
     lowest = cost.new_full((cost.shape[0], k), torch.inf).scatter_reduce(1, owner, cost, "amin")
-    # two tokens are equally far from their mean, but for the last digits
+    # two tokens are equally far from their mean up to rounding
     near = 1 + 100 * torch.finfo(cost.dtype).eps
     return _first_member(owner, k, cost <= near * lowest.gather(1, owner))
 
@@ -180,11 +174,11 @@ def _first_member(owner: Tensor, k: int, among: Tensor | None = None) -> Tensor:
     return owner.new_full((b, k), n - 1).scatter_reduce(1, owner, index, "amin")
 
 
-def _nearest_centre(x: Tensor, centres: Tensor) -> Tensor:
-    """Eq. 14; |x|^2 is the same for all centres, so it is left out."""
-    square = squared_norm(centres).unsqueeze(2)
-    distance = torch.baddbmm(square, centres, x.transpose(1, 2), alpha=-2)
-    return distance.min(dim=1).indices  # a third of the time argmin takes there
+def _nearest_center(x: Tensor, centers: Tensor) -> Tensor:
+    """Eq. 14, without |x|^2, which is the same for all centers."""
+    square = squared_norm(centers).unsqueeze(2)
+    distance = torch.baddbmm(square, centers, x.transpose(1, 2), alpha=-2)
+    return distance.min(dim=1).indices  # three times as fast as argmin here
 
 
 def _without_empty(owner: Tensor, member: Tensor) -> Tensor:
@@ -207,20 +201,20 @@ def _all_but(index: Tensor, n: int) -> Tensor:
 
 
 def relative_weights(weight: Tensor) -> Tensor:
-    """Weights (B, N) relative to the image's largest, none of them zero."""
+    """Weights (B, N) relative to the image's largest, at least ``LEAST_WEIGHT``."""
     weight = to_float(weight)
     largest = weight.amax(dim=1, keepdim=True).clamp_min(torch.finfo(weight.dtype).tiny)
     return (weight / largest).clamp_min(LEAST_WEIGHT)
 
 
 def weights_or_ones(weight: Tensor | None, x: Tensor) -> Tensor:
-    """``relative_weights``, or ones for tokens x (B, N, C) where all weigh the same."""
+    """``relative_weights``, or ones for tokens x (B, N, C) if ``weight`` is None."""
     return torch.ones(x.shape[:2], device=x.device) if weight is None else relative_weights(weight)
 
 
 def _check_first(x: Tensor, first: Tensor, iterations: int) -> None:
     n, k = x.shape[1], first.shape[1]
     if not 1 <= k <= n:
-        raise ValueError(f"Clustering {n} tokens takes 1 to {n} first centres; got {k}.")
+        raise ValueError(f"Clustering {n} tokens takes 1 to {n} first centers; got {k}.")
     if iterations < 1:
         raise ValueError(f"Clustering takes at least 1 iteration; got {iterations}.")

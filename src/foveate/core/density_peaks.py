@@ -1,17 +1,18 @@
-"""Density peaks clustering with k nearest neighbours (ClusTR, equations 1 and 2), never more than a tile at a time.
+"""Density peaks clustering with k nearest neighbors (ClusTR, equations 1 and 2), one tile of distances at a time.
 
     rho_i   = exp(-1/k sum over the k nearest j of d(i, j)^2)                                              (eq. 1)
     delta_i = min over j with rho_j > rho_i of d(i, j), or max over j of d(i, j) for the densest token     (eq. 2)
     gamma_i = rho_i delta_i
 
-The M tokens of largest gamma are the centres. Every other token joins the cluster of its nearest token of higher
-density, or (``"nearest"``) that of its nearest centre. What the paper leaves open: a token is no neighbour of itself;
-of tokens equally dense the first counts as denser, and of equal gammas the first is chosen, so that no chance is in it;
-all is computed from logarithms, log gamma = log rho + log delta, as exp(-d^2) of wide tokens is 0 in any precision.
+The M tokens of largest gamma are the centers. Every other token joins the cluster of its nearest token of higher
+density, or (``"nearest"``) that of its nearest center. What the paper leaves open: a token is not a neighbor of itself.
+Of equally dense tokens the first counts as denser, and of equal gammas the first is chosen, so that the result is
+deterministic. Everything is computed in logarithms, log gamma = log rho + log delta, as exp(-d^2) of wide tokens is 0
+in any precision.
 
-Distances between all pairs are computed in tiles that fit the cache. Where an image fits into one tile, its distances
-are computed once, otherwise one and a half times: once for the density, and, with tokens in order of density, once more
-to those before.
+Distances between all pairs are computed in tiles that fit the cache. If an image fits into one tile, its distances are
+computed once, otherwise one and a half times: once for the density, and once more, with tokens in order of density, to
+the denser ones.
 """
 
 from __future__ import annotations
@@ -28,33 +29,33 @@ from foveate.core.precision import in_full_precision, to_float
 Joins = Literal["denser", "nearest"]
 
 TILE = 2**20
-"""Distances held at once: 4 MiB in float32, which stay in the cache."""
+"""Distances in memory at once: 4 MiB in float32, which stay in the cache."""
 ROWS = 64
-"""Rows of a tile at least, however long they are."""
+"""Smallest number of rows in a tile."""
 
 
 class Peaks(NamedTuple):
-    """What is known of every token before centres are chosen."""
+    """Scores of every token from which centers are chosen."""
 
-    decision: Tensor  # (B, N) log gamma; inf for the densest token, -inf where there is none
+    decision: Tensor  # (B, N) log gamma; inf for the densest token, -inf for padding
     denser: Tensor
-    """(B, N) nearest token of higher density, of equally near ones the first, or, in tiles, the densest; the densest of
-    all names itself."""
+    """(B, N) nearest token of higher density; of equally near ones the first or, in tiles, the densest. The densest
+    token of all has itself."""
 
 
 @in_full_precision
 @torch.no_grad()
 def find_peaks(x: Tensor, k: int, valid: Tensor | None = None, tile: int = TILE) -> Peaks:
-    """Equations 1 and 2 for tokens x (B, N, C). Tokens where ``valid`` (B, N) is false are none: they pad an image.
+    """Equations 1 and 2 for tokens x (B, N, C). Tokens where ``valid`` (B, N) is false are padding.
 
-    ``tile``: how many distances may be held at once; no result depends on it but by rounding.
+    ``tile``: how many distances may be in memory at once; results depend on it only by rounding.
     """
     x = to_float(x)
     b, n, _ = x.shape
-    _check_neighbours(k, n, valid)
+    _check_neighbors(k, n, valid)
     square = torch.linalg.vecdot(x, x)
     if valid is not None:
-        square = square.masked_fill(~valid, torch.inf)  # so that they are far from everything
+        square = square.masked_fill(~valid, torch.inf)  # far from everything
     tiled = tile if n**2 > tile else None
     if torch.compiler.is_compiling():  # a graph serves any batch
         peaks = _peaks_of_few(x, square, k, tiled)
@@ -66,7 +67,7 @@ def find_peaks(x: Tensor, k: int, valid: Tensor | None = None, tile: int = TILE)
 
 
 def _peaks_of_few(x: Tensor, square: Tensor, k: int, tile: int | None) -> Peaks:
-    """``find_peaks`` of images that are held whole (``tile`` is None) or in tiles of rows."""
+    """``find_peaks`` of images as a whole (``tile`` is None) or in tiles of rows."""
     n = x.shape[1]
     if tile is None:
         table = _distances(x, square, x, square)
@@ -75,7 +76,7 @@ def _peaks_of_few(x: Tensor, square: Tensor, k: int, tile: int | None) -> Peaks:
         distance, denser = _nearest_denser_in(table, order)
     else:
         rows = max(ROWS, tile // n)
-        memory = x.new_empty(x.shape[0] * rows * n)  # for all tiles: asking for each anew would leave holes
+        memory = x.new_empty(x.shape[0] * rows * n)  # shared by all tiles, to avoid fragmentation
         log_density = torch.empty_like(square)
         for part in (slice(start, min(n, start + rows)) for start in range(0, n, rows)):
             found = _distances(x[:, part], square[:, part], x, square, memory)
@@ -87,7 +88,7 @@ def _peaks_of_few(x: Tensor, square: Tensor, k: int, tile: int | None) -> Peaks:
 
 
 def _distances(x: Tensor, x_square: Tensor, y: Tensor, y_square: Tensor, memory: Tensor | None = None) -> Tensor:
-    """|x_i - y_j|^2, (B, N_x, N_y); squares are added first, so that both ways are equally long in most digits."""
+    """|x_i - y_j|^2, (B, N_x, N_y); squares are added first, so that both directions agree in most digits."""
     if memory is None:
         return torch.baddbmm(x_square.unsqueeze(2) + y_square.unsqueeze(1), x, y.transpose(1, 2), alpha=-2)
     out = memory[: x_square.shape[1] * y_square.numel()].view(*x_square.shape, y_square.shape[1])
@@ -97,14 +98,14 @@ def _distances(x: Tensor, x_square: Tensor, y: Tensor, y_square: Tensor, memory:
 
 def _log_density(distance: Tensor, k: int, start: int) -> Tensor:
     """log rho of the tokens from ``start`` on, from their squared distances to all (B, rows, N) (eq. 1): (B, rows)."""
-    distance.diagonal(offset=start, dim1=1, dim2=2).fill_(torch.inf)  # no token is its own neighbour
+    distance.diagonal(offset=start, dim1=1, dim2=2).fill_(torch.inf)  # a token is not its own neighbor
     return -_smallest(distance, k).clamp_min(0).mean(dim=2)
 
 
 def _smallest(values: Tensor, k: int) -> Tensor:
     """The k smallest in each row of (B, R, N), in any order.
 
-    They are in the k groups whose minima are smallest, and finding those first takes half the time where rows are long.
+    They are in the k groups whose minima are smallest; finding those first takes half the time on long rows.
     """
     n = values.shape[2]
     size = _group_size(n, k)
@@ -117,7 +118,7 @@ def _smallest(values: Tensor, k: int) -> Tensor:
 
 
 def _group_size(n: int, k: int) -> int:
-    """The divisor of n that leaves least to look through: n / size minima, then k groups."""
+    """The divisor of n that leaves the fewest values to search: n / size minima, then k groups."""
     return min((size for size in range(1, 65) if n % size == 0), key=lambda size: n // size + k * size)
 
 
@@ -137,7 +138,7 @@ def _nearest_denser_in(table: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _nearest_denser(x: Tensor, square: Tensor, order: Tensor, rows: int, memory: Tensor) -> tuple[Tensor, Tensor]:
-    """The same with tokens in order of density, where those before are the denser ones."""
+    """The same in tiles, with tokens in order of density, where earlier ones are denser."""
     n = x.shape[1]
     x, square = take(x, order), square.gather(1, order)
     distance, place = torch.empty_like(square), torch.empty_like(order)
@@ -163,38 +164,38 @@ def cluster_peaks(x: Tensor, peaks: Peaks, clusters: int | Tensor, joins: Joins 
     wanted = torch.as_tensor(clusters, device=best.device).reshape(-1, 1)
     most = clusters if isinstance(clusters, int) else int(clusters.max())
     chosen = torch.arange(n, device=best.device).expand(b, n) < wanted
-    is_centre = torch.zeros_like(chosen).scatter_(1, best, chosen)
-    slot = is_centre.cumsum(dim=1) - 1
+    is_center = torch.zeros_like(chosen).scatter_(1, best, chosen)
+    slot = is_center.cumsum(dim=1) - 1
     places = torch.arange(n, device=best.device).expand(b, n)
-    # the others write into one more slot, which is cut off
-    member = best.new_zeros(b, most + 1).scatter_(1, torch.where(is_centre, slot, most), places)[:, :most]
+    # the others write into an extra slot, which is cut off
+    member = best.new_zeros(b, most + 1).scatter_(1, torch.where(is_center, slot, most), places)[:, :most]
     if joins == "nearest":
-        owner = torch.where(is_centre, slot, _nearest_centre(x, member, wanted))
+        owner = torch.where(is_center, slot, _nearest_center(x, member, wanted))
     else:
-        owner = slot.gather(1, _ends_of_chains(torch.where(is_centre, places, peaks.denser)))
-        owner = owner.clamp_min(0)  # chains of tokens that are not numbers end anywhere
+        owner = slot.gather(1, _ends_of_chains(torch.where(is_center, places, peaks.denser)))
+        owner = owner.clamp_min(0)  # chains of NaN tokens end anywhere
     return Clusters(owner, member)
 
 
 def _ends_of_chains(leads_to: Tensor) -> Tensor:
-    """Where each token ends when it goes on from token to token (B, N) until one that stays."""
-    for _ in range(max(1, leads_to.shape[1] - 1).bit_length()):  # each turn doubles the steps taken
+    """Where each token ends when it follows ``leads_to`` (B, N) until a token that leads to itself."""
+    for _ in range(max(1, leads_to.shape[1] - 1).bit_length()):  # each iteration doubles the steps taken
         leads_to = leads_to.gather(1, leads_to)
     return leads_to
 
 
 @in_full_precision
 @torch.no_grad()
-def _nearest_centre(x: Tensor, member: Tensor, wanted: Tensor) -> Tensor:
-    """The centre nearest to each token, (B, N), a tile of tokens at a time; of equals the first."""
+def _nearest_center(x: Tensor, member: Tensor, wanted: Tensor) -> Tensor:
+    """The center nearest to each token, (B, N), a tile of tokens at a time; of equals the first."""
     x = to_float(x)
-    centres = take(x, member)
+    centers = take(x, member)
     empty = torch.arange(member.shape[1], device=x.device).unsqueeze(0) >= wanted
-    square = torch.linalg.vecdot(centres, centres).masked_fill(empty, torch.inf).unsqueeze(2)
+    square = torch.linalg.vecdot(centers, centers).masked_fill(empty, torch.inf).unsqueeze(2)
     images = 1 if torch.compiler.is_compiling() else member.shape[0]  # a graph serves any batch
     rows = max(ROWS, TILE // max(1, images * member.shape[1]))
     parts = [
-        torch.baddbmm(square, centres, x[:, i : i + rows].transpose(1, 2), alpha=-2).min(dim=1).indices
+        torch.baddbmm(square, centers, x[:, i : i + rows].transpose(1, 2), alpha=-2).min(dim=1).indices
         for i in range(0, x.shape[1], rows)
     ]
     return torch.cat(parts, dim=1)
@@ -210,10 +211,10 @@ def peaks_macs(n: int, dim: int, tile: int = TILE) -> int:
     return (n**2 + before) * dim
 
 
-def _check_neighbours(k: int, n: int, valid: Tensor | None) -> None:
+def _check_neighbors(k: int, n: int, valid: Tensor | None) -> None:
     fewest = n if valid is None or torch.compiler.is_compiling() else int(valid.sum(dim=1).min())
     if not 1 <= k < fewest:
-        raise ValueError(f"Density by the k nearest neighbours of {fewest} tokens needs 1 <= k < {fewest}; got k={k}.")
+        raise ValueError(f"Density by the k nearest neighbors of {fewest} tokens needs 1 <= k < {fewest}; got k={k}.")
 
 
 def _check_clusters(clusters: int | Tensor, n: int) -> None:
@@ -225,7 +226,7 @@ def _check_clusters(clusters: int | Tensor, n: int) -> None:
 def counts_above(decision: Tensor, threshold: Tensor, most: int) -> Tensor:
     """How many tokens of each image have a log gamma above ``threshold``, at least 1 and at most ``most``: (B,).
 
-    The number of clusters follows the image's content, and nothing but the image.
+    The number of clusters depends only on the image's content.
     """
     return (decision > threshold).sum(dim=1).clamp(1, most)
 
@@ -233,8 +234,8 @@ def counts_above(decision: Tensor, threshold: Tensor, most: int) -> Tensor:
 def threshold_for(decision: Tensor, average: float, most: int) -> Tensor:
     """The threshold at which ``counts_above`` gives ``average`` clusters over the images of ``decision`` (I, N)."""
     if not 1 <= average <= most:
-        raise ValueError(f"An average of 1 to {most} clusters can be met; got {average:g}.")
-    values = decision[decision.isfinite()].unique()  # sorted; counts change at these alone
+        raise ValueError(f"The average number of clusters is 1 to {most}; got {average:g}.")
+    values = decision[decision.isfinite()].unique()  # sorted; counts change only at these
     low, high = -1, len(values) - 1  # the threshold is below all, or at values[high]
     while low < high:
         middle = (low + high + 1) // 2
@@ -244,6 +245,6 @@ def threshold_for(decision: Tensor, average: float, most: int) -> Tensor:
         else:
             high = middle - 1
     if low < 0:
-        return values[:1].sum() - 1  # below all there is
-    # between two values that occur: at one, the last digit would decide about its token
+        return values[:1].sum() - 1  # below all of them
+    # between two values that occur; at one of them, rounding would decide about its token
     return values[low : low + 2].mean() if low + 1 < len(values) else values[low] + 1

@@ -9,15 +9,15 @@ _MASK = 0xFFFFFFFF
 
 
 def counter_uniform(n: int, seed: int, stream: int, device: torch.device | None = None) -> Tensor:
-    """n numbers in (0, 1), float32, fixed by ``seed`` and ``stream`` alone.
+    """n numbers in (0, 1), float32, that depend only on ``seed`` and ``stream``.
 
-    A 32-bit multiply-xorshift finaliser over the counter. Built from tensor operations on int64, so it traces and
-    exports; no state means no lock, no order of calls, no difference between threads or batches.
+    A 32-bit multiply-xorshift finalizer over the counter. Built from tensor operations on int64, so it traces and
+    exports. Without state there are no locks, and results do not depend on the order of calls, threads or batches.
     """
-    # factors of their own: a seed must not be a step of the counter, nor of the stream
+    # separate factors: a seed must not equal a step of the counter or of the stream
     start = (seed * 0xC2B2AE3D + stream * 0x27D4EB2F) & _MASK
     x = (torch.arange(n, device=device) * 0x9E3779B1 + start) & _MASK
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
         x = ((x ^ (x >> shift)) * factor) & _MASK
     x = x ^ (x >> 16)
-    return (x >> 9).float().add(0.5) / 2**23  # 23 bits and the half that keeps 0 and 1 out fit float32 exactly
+    return (x >> 9).float().add(0.5) / 2**23  # 23 bits, and a half that excludes 0 and 1, fit float32 exactly

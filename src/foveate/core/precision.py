@@ -14,13 +14,13 @@ R = TypeVar("R")
 
 
 def to_float(x: Tensor) -> Tensor:
-    """``x`` without its history, lifted to float32 where it is half precision: squares of that overflow."""
+    """``x`` detached, and in float32 if it is half precision, whose squares overflow."""
     x = x.detach()
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def in_full_precision(function: Callable[Concatenate[Tensor, P], R]) -> Callable[Concatenate[Tensor, P], R]:
-    """Keep autocast from computing the function's matrix products in half precision."""
+    """Decorator that keeps autocast from computing the function's matrix products in half precision."""
 
     @wraps(function)
     def run(x: Tensor, *args: P.args, **options: P.kwargs) -> R:

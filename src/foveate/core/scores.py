@@ -10,6 +10,6 @@ from foveate.core.attention import attention_weights
 def class_row(q: Tensor, k: Tensor, *, bias: Tensor | None = None, scale: float | None = None) -> Tensor:
     """How the class token (first query) attends to every key, averaged over heads: (B, N_k).
 
-    One row of the attention matrix is all this score needs, so the attention itself can stay fused.
+    This score needs only one row of the attention matrix, so the attention itself can stay fused.
     """
     return attention_weights(q[:, :, :1], k, bias=bias, scale=scale).squeeze(2).mean(dim=1)

@@ -24,15 +24,17 @@ def keep_topk_fuse_rest(score: Tensor, k: int, normalize: bool = False) -> Assig
 def fuse_rest(kept: Tensor, weight: Tensor, normalize: bool = False) -> Assignment:
     """Keep the tokens ``kept`` (B, K), in their original order, and fuse all others into slot K: K + 1 slots.
 
-    x_fused = sum over fused i of weight_i x_i, with weights (B, N) scaled to sum to one if ``normalize``. Works behind
+    x_fused = sum over fused i of weight_i x_i, with weights (B, N) scaled to sum to one if ``normalize``. Works with
     any selection: ``fuse_rest(keep_random(...).src, weight)``.
     """
     k = kept.shape[1]
     is_kept = torch.zeros(weight.shape, dtype=torch.bool, device=weight.device).scatter(1, kept, True)
     owner = torch.where(is_kept, is_kept.cumsum(1) - 1, k)
-    # a zero weight would read as "no edge", and a fused token must stay traceable
-    edge = torch.where(is_kept, 1.0, weight.float().clamp(min=torch.finfo(torch.float32).tiny))
-    return weighted_means(owner, k + 1, edge) if normalize else partition(owner, k + 1, edge)
+    edge = torch.where(is_kept, 1.0, weight.float())
+    if not normalize:
+        return partition(owner, k + 1, edge)
+    # if all weights are zero, their sum cannot divide them: the slot becomes a plain mean
+    return weighted_means(owner, k + 1, edge.clamp(min=torch.finfo(torch.float32).tiny))
 
 
 def keep_random(batch: int, n: int, k: int, seed: int, stream: int, device: torch.device | None = None) -> Assignment:
@@ -44,7 +46,7 @@ def keep_proportional(score: Tensor, k: int, seed: int, stream: int) -> Assignme
     """Keep k tokens drawn without replacement with chances in proportion to ``score`` (B, N) >= 0.
 
     Perturbed top-k: log score_i + g_i with g_i = -log(-log u_i) (Gumbel); its k largest are such a sample. The
-    noise u is shared by all images, so an image's draw depends on nothing but its own scores.
+    noise u is shared by all images, so an image's draw depends only on its own scores.
     """
     u = counter_uniform(score.shape[1], seed, stream, score.device)
     return keep_topk(score.log() - (-u.log()).log(), k)

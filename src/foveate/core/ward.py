@@ -16,12 +16,12 @@ from foveate.core.precision import in_full_precision, to_float
 
 @in_full_precision
 def ward_greedy(x: Tensor, keep: int, weight: Tensor | None = None) -> Clusters:
-    """Merge the cheapest pair of tokens x (B, N, C), again and again, until ``keep`` clusters are left.
+    """Merge the cheapest pair of tokens x (B, N, C) repeatedly until ``keep`` clusters are left.
 
-    Exact: each merge is the cheapest of all there are, ties going to the lower indices. The costs follow from those
+    Exact: each merge is the cheapest of all; ties go to the lower indices. The costs follow from those
     before the merge of a and b (Lance and Williams): cost(ab, z) =
-    ((w_a + w_z) cost(a, z) + (w_b + w_z) cost(b, z) - w_z cost(a, b)) / (w_a + w_b + w_z). N - K steps, one after
-    another: the reference in quality, and slow.
+    ((w_a + w_z) cost(a, z) + (w_b + w_z) cost(b, z) - w_z cost(a, b)) / (w_a + w_b + w_z). It takes N - K
+    sequential steps: the reference in quality, and slow.
     """
     _check_keep(x, keep)
     b, n, _ = x.shape
@@ -53,8 +53,8 @@ def ward_rounds(x: Tensor, keep: int, weight: Tensor | None = None, rounds: int 
 
     In a round the clusters at even places are sources and those at odd places targets; each source proposes to the
     target that is cheapest to merge with, and the cheapest proposals are accepted, an equal share of all merges in
-    every round. A round merges half of the clusters at most, so there are more rounds where more must go. A merged
-    cluster takes the place of its target.
+    every round. A round merges at most half of the clusters, so strong reductions take more rounds. A merged cluster
+    takes the place of its target.
     """
     _check_keep(x, keep)
     x, w = to_float(x), weights_or_ones(weight, x)
@@ -104,12 +104,12 @@ def _cheapest_proposals(x: Tensor, w: Tensor, merges: int) -> tuple[Tensor, Tens
 
 
 def _close_ranks(n: int, leaving: Tensor) -> tuple[Tensor, Tensor]:
-    """Places that stay, (B, n - R), and where each of n places moves when those of ``leaving`` (B, R) are gone."""
+    """Places that stay, (B, n - R), and where each of n places moves once those of ``leaving`` (B, R) are gone."""
     b, gone = leaving.shape
     stays = torch.ones(b, n, dtype=torch.long, device=leaving.device).scatter(1, leaving, 0)
     slot = stays.cumsum(1) - 1
     place = torch.arange(n, device=leaving.device).expand(b, n)
-    # those that leave are written to a column of their own, which is cut off
+    # those that leave are written to an extra column, which is cut off
     staying = place.new_zeros(b, n - gone + 1).scatter(1, torch.where(stays > 0, slot, n - gone), place)
     return staying[:, :-1], slot
 

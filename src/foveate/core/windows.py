@@ -1,4 +1,4 @@
-"""Clustering inside spatial windows: linear in the image, where clustering all of it is quadratic."""
+"""Clustering inside spatial windows: linear in the image size, where clustering the whole image is quadratic."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from foveate.core.density_peaks import Joins, Peaks, cluster_peaks, find_peaks
 
 
 class Windows:
-    """A grid of tokens cut into windows of at most ``side`` x ``side``, as equal as they can be."""
+    """A grid of tokens cut into windows of at most ``side`` x ``side``, of sizes as equal as possible."""
 
     def __init__(self, grid: tuple[int, int], side: int) -> None:
         rows, columns = (_bands(length, side) for length in grid)
@@ -29,17 +29,17 @@ class Windows:
             shape: torch.tensor([own for own, its in zip(members, self.shapes, strict=True) if its == shape])
             for shape in dict.fromkeys(self.shapes)
         }
-        """For each shape, (W, n) the tokens of the windows that have it."""
+        """For each shape, the tokens of the windows that have it, (W, n)."""
         self.sizes = [len(tokens) for tokens in members]
         longest = max(self.sizes)
         index = torch.tensor([tokens + tokens[:1] * (longest - len(tokens)) for tokens in members])
-        self.index = index  # (W, n) tokens of each window; short ones repeat their first
+        self.index = index  # (W, n) tokens of each window; short ones are padded by their first
         self.valid = None
         if min(self.sizes) < longest:
             self.valid = torch.arange(longest) < torch.tensor(self.sizes).unsqueeze(1)
 
     def counts(self, ratio: float) -> list[int]:
-        """Clusters of each window: its tokens over ``ratio``, rounded, and one at least."""
+        """Clusters of each window: its tokens over ``ratio``, rounded, and at least one."""
         return [max(1, round(size / ratio)) for size in self.sizes]
 
     def cut(self, x: Tensor) -> Tensor:
@@ -48,13 +48,13 @@ class Windows:
         return x[:, index.flatten()].reshape(-1, index.shape[1], x.shape[2])
 
     def validity(self, batch: int, device: torch.device) -> Tensor | None:
-        """(B * W, n) where a token is none, or None where windows are all alike."""
+        """(B * W, n), false for padding; None if all windows have the same size."""
         return None if self.valid is None else self.valid.to(device).repeat(batch, 1)
 
 
 @lru_cache(maxsize=64)
 def windows_of(grid: tuple[int, int], side: int) -> Windows:
-    """The windows of a grid, made once."""
+    """The windows of a grid, cached."""
     return Windows(grid, side)
 
 
@@ -64,7 +64,7 @@ def find_peaks_in_windows(x: Tensor, k: int, windows: Windows) -> Peaks:
 
 
 def cluster_in_windows(x: Tensor, peaks: Peaks, ratio: float, windows: Windows, joins: Joins = "denser") -> Clusters:
-    """The clusters of all windows as those of the image, from ``find_peaks_in_windows``."""
+    """Clusters of the whole image from the peaks of all windows (``find_peaks_in_windows``)."""
     batch, n = x.shape[0], x.shape[1]
     counts = torch.tensor(windows.counts(ratio), device=x.device)
     equal = len(set(windows.counts(ratio))) == 1
@@ -84,7 +84,7 @@ def cluster_in_windows(x: Tensor, peaks: Peaks, ratio: float, windows: Windows, 
 
 
 def _bands(length: int, side: int) -> list[tuple[int, int]]:
-    """``length`` in as few pieces of at most ``side`` as there can be, as equal as they can be."""
+    """``length`` in as few pieces of at most ``side`` as possible, of sizes as equal as possible."""
     pieces = -(-length // side)
     edges = [length * i // pieces for i in range(pieces + 1)]
     return list(pairwise(edges))

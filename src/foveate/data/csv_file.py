@@ -40,7 +40,7 @@ def _read_rows(path: Path) -> Lines:
     try:
         return _parsed(path)
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} is no text in UTF-8 ({error}). Save it as UTF-8.") from error
+        raise DataError(f"{path} is not UTF-8 text ({error}). Save it as UTF-8.") from error
 
 
 def _parsed(path: Path) -> Lines:

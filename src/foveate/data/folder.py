@@ -34,7 +34,7 @@ class Files:
 
 
 def open_folder(folder: Path, request: Request) -> ImageData:
-    """Folders below a split's folder are classes; a split's folder with images only is unlabelled."""
+    """Folders below a split's folder are classes; a split's folder with images only is unlabeled."""
     split, place = _split_folder(folder, request)
     classes = _subfolders(place)
     loose = [entry.name for entry in os.scandir(place) if entry.is_file() and is_image(entry.name)]

@@ -38,7 +38,7 @@ class Rows:
 
 
 def open_hugging_face(name: str, request: Request, label_column: str | None = None) -> ImageData:
-    """Image and label columns are found by their types; ``label_column`` says which where several could be."""
+    """Image and label columns are found by their types; ``label_column`` chooses one of several labels."""
     datasets = _library()
     where = f"hf:{name}"
     split, table = _load(datasets, name, request.split, where)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -21,7 +22,7 @@ UPRIGHT = {
 
 
 class DataError(ValueError):
-    """The data are not what they have to be; said before training starts wherever that can be known."""
+    """The data cannot be used; raised before training starts wherever that can be known."""
 
 
 class BrokenImage(Exception):
@@ -42,20 +43,20 @@ class Sample:
 
     image: Image.Image
     """RGB, upright."""
-    label: int
-    """-1 where there is none."""
+    target: Any
+    """What a task predicts of it: for classification the number of its class, or -1 if that is not known."""
     name: str
 
 
 def is_image(name: str) -> bool:
-    """Whether a file's name promises an image. Hidden files are none: `._dog.jpg` is what some systems leave behind."""
+    """Whether a file's name is that of an image. Hidden files, such as `._dog.jpg`, are skipped."""
     return not name.rpartition("/")[2].startswith(".") and name.lower().endswith(EXTENSIONS)
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
     """Eight bits a channel, upright, on white where it is transparent.
 
-    Sixteen bits are scaled rather than cut off at 255. Floating point says nothing about its range and is refused.
+    Sixteen bits are scaled rather than cut off at 255. Floating point has no known range and is refused.
     """
     image.load()
     mode, turn = image.mode, _turn_upright(image)  # read first: what is made of the image forgets it

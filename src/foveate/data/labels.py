@@ -14,6 +14,8 @@ from foveate.data.images import DataError
 from foveate.data.splits import is_training
 
 FEW = 5
+CLASSES_FILE = "classes.json"
+"""Beside a saved model: the names of its classes, in its order."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import multiprocessing
 import os
@@ -19,6 +20,7 @@ from foveate.data.order import BatchOrder
 from foveate.data.reading import Batch, Failure, ImageReader, StreamReader, Transform, as_it_is
 from foveate.data.source import ImageData
 from foveate.data.stream import StreamedData
+from foveate.data.targets import IntegerLabels, TargetRules
 
 
 class _Keys:
@@ -44,6 +46,9 @@ class Loader:
     With ``repeats``, an image of a training epoch comes so many times in a row, each time transformed anew, and an
     epoch of as many batches shows so many times fewer images (repeated augmentation, as DeiT has it).
 
+    ``rules`` transform image and target together and collate targets; a task is such rules. By default targets are
+    integer labels.
+
     A broken image is warned of once by name. In training the next readable image stands in for it, which keeps
     batches whole; in evaluation it is left out. More than ``max_broken`` of the images is a `DataError`.
     """
@@ -62,6 +67,7 @@ class Loader:
         drop_last: bool | None = None,
         max_broken: float = 0.01,
         repeats: int = 1,
+        rules: TargetRules | None = None,
     ) -> None:
         _check_numbers(batch_size, workers, rank, world, max_broken)
         if repeats < 1:
@@ -69,6 +75,7 @@ class Loader:
         if train and batch_size % world:
             raise DataError(f"batch_size={batch_size} is over all processes and must divide by world={world}.")
         self.data, self.transform, self.batch_size = data, transform, batch_size
+        self.rules = rules or IntegerLabels()
         self.seed, self.train, self.workers, self.rank, self.world = seed, train, workers, rank, world
         self.drop_last = train if drop_last is None else drop_last
         self.repeats = repeats if train else 1
@@ -118,7 +125,9 @@ class Loader:
         """The batches, after a look at what is broken in each. Workers are shared, so that one epoch runs at a time."""
         self._check_running(number, this)
         self._broken.begin()
-        for batch in self._batches(number, start):
+        with stop_signals_blocked():  # until workers know what to do with them
+            batches = iter(self._batches(number, start))
+        for batch in _from_workers(batches):
             if isinstance(batch, Failure):
                 raise DataError(batch.words)
             self._broken.add(len(batch), batch.broken)
@@ -140,6 +149,7 @@ class Loader:
             batches, share = len(self) if self.train else 0, self._stream_share()
             reader = StreamReader(
                 self.data,
+                self.rules,
                 self.transform,
                 self.seed,
                 self.train,
@@ -156,7 +166,7 @@ class Loader:
         if self._torch_loader is None:
             self._keys = _Keys(self._order)
             most = self._broken.limit * len(self.data)
-            images = ImageReader(self.data, self.transform, self.seed, self.train, most)
+            images = ImageReader(self.data, self.rules, self.transform, self.seed, self.train, most)
             options |= {"batch_sampler": self._keys, "collate_fn": as_it_is, "num_workers": self.workers}
             self._torch_loader = DataLoader(images, persistent_workers=self.workers > 0, **options)
         assert self._keys is not None
@@ -199,6 +209,34 @@ def leaving() -> Any:
     return flag
 
 
+STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM}
+
+
+@contextlib.contextmanager
+def stop_signals_blocked() -> Iterator[None]:
+    """Hold stop signals back, here and in processes that are started inside, where the system can do that."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _from_workers(batches: Iterator[Batch | Failure]) -> Iterator[Batch | Failure]:
+    """The same batches; a worker that died is reported in our words."""
+    try:
+        yield from batches
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise DataError(
+            "A process that reads images died, perhaps because memory ran out. Use fewer workers or smaller batches."
+        ) from error
+
+
 def outlive_a_stop(leaving: Any, worker: int) -> None:
     """Leave it to the main process what a stop means, for signals that reach the whole group: schedulers', Ctrl-C.
 
@@ -206,6 +244,8 @@ def outlive_a_stop(leaving: Any, worker: int) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number) if leaving.value else None)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
 def _check_numbers(batch_size: int, workers: int, rank: int, world: int, max_broken: float) -> None:

@@ -14,6 +14,7 @@ from foveate.data.labels import Request
 from foveate.data.scenes import open_scenes
 from foveate.data.shards import find_shards, is_url, open_shards
 from foveate.data.source import ImageData
+from foveate.data.splits import ALL, Undivided
 from foveate.data.stream import StreamedData, open_stream
 from foveate.data.torchvision_sets import open_torchvision
 
@@ -25,6 +26,8 @@ OPTIONS: dict[str, set[str]] = {
     "scenes": set(),
 }
 """What only one kind of data understands."""
+EVALUATION_SPLITS = ("val", ALL)
+"""Tried one after the other."""
 
 
 def open_data(
@@ -62,6 +65,16 @@ def open_data(
     if kind == "scenes":
         return open_scenes(rest, request)
     return _open_shards(rest, request, length) if kind == "wds" else _open_path(text, request)
+
+
+def open_for_evaluation(spec: str | Path, split: str | None = None, **options: Any) -> ImageData | StreamedData:
+    """As ``open_data``; without a split, the validation images, or all of data that are not divided."""
+    if split is not None:
+        return open_data(spec, split, **options)
+    try:
+        return open_data(spec, EVALUATION_SPLITS[0], **options)
+    except Undivided:  # any other error is raised, not hidden behind a second try
+        return open_data(spec, EVALUATION_SPLITS[1], **options)
 
 
 def _kind_of(option: str) -> str:

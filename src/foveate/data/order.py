@@ -16,7 +16,7 @@ import torch
 
 
 def seed_from(*parts: int) -> int:
-    """64 bits that depend on every part and its place; neighbouring parts give unrelated seeds."""
+    """64 bits that depend on every part and its place; neighboring parts give unrelated seeds."""
     return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "big")
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
@@ -17,8 +16,10 @@ from foveate.data.labels import first_few
 from foveate.data.order import random_states_kept, seed_everything, seed_from, shuffled
 from foveate.data.source import ImageData
 from foveate.data.stream import Encoded, StreamedData
+from foveate.data.targets import TargetRules
 
-Transform = Callable[[Image.Image], Tensor]
+Transform = Callable[..., Any]
+"""Of an image, or of an image and its target: the rules for targets know how to call it."""
 BUFFER = 1000
 """Images of a shard that are mixed with one another; as many are held in memory, undecoded."""
 
@@ -28,7 +29,7 @@ class Batch:
     """What a training step or an evaluation gets."""
 
     images: Tensor  # (b, C, H, W)
-    labels: Tensor  # (b,) -1 where there is none
+    targets: Any  # as the task collates them; for classification (b,) integers, -1 if not known
     names: tuple[str, ...]
     broken: tuple[BrokenImage, ...] = ()
     """Images met on the way that could not be read. They are not among the names."""
@@ -44,23 +45,22 @@ class Failure:
     words: str
 
 
-def make_batch(tensors: Sequence[Tensor], samples: Sequence[Sample], broken: Sequence[BrokenImage]) -> Batch:
-    """Stack what was read; every image of an evaluation batch may have been broken, and then it is empty."""
+def make_batch(rules: TargetRules, read: Sequence[tuple[str, Tensor, Any]], broken: Sequence[BrokenImage]) -> Batch:
+    """Stack (name, image, target) of each image; the batch is empty if every image of it was broken."""
+    tensors = [image for _, image, _ in read]
     shapes = {tuple(tensor.shape) for tensor in tensors}
     if len(shapes) > 1:
-        raise DataError(f"The transform gave images of shapes {sorted(shapes)}; a batch needs one.")
-    images = torch.stack(list(tensors)) if tensors else torch.empty(0)
-    labels = torch.tensor([sample.label for sample in samples], dtype=torch.int64)
-    return Batch(images, labels, tuple(sample.name for sample in samples), tuple(broken))
+        raise DataError(f"The transform returned images of shapes {sorted(shapes)}; a batch needs one.")
+    images = torch.stack(tensors) if tensors else torch.empty(0)
+    targets = rules.collate([target for _, _, target in read])
+    return Batch(images, targets, tuple(name for name, _, _ in read), tuple(broken))
 
 
-def transformed(transform: Transform, sample: Sample, *key: int) -> Tensor:
-    """The image after the transform, with random numbers from ``key`` alone."""
+def transformed(rules: TargetRules, transform: Transform, sample: Sample, *key: int) -> tuple[str, Tensor, Any]:
+    """Name, image and target after the transform, with random numbers from ``key`` alone."""
     seed_everything(*key)
-    tensor = transform(sample.image)
-    if not isinstance(tensor, Tensor):
-        raise DataError(f"The transform must give a tensor; it gave {type(tensor).__name__} for {sample.name}.")
-    return tensor
+    image, target = rules.transformed(transform, sample)
+    return sample.name, image, target
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,7 @@ class ImageReader(Dataset[Any]):
     """Batches of images that can be read in any order; a key is (epoch, number), numbered as ``BatchOrder`` does."""
 
     data: ImageData
+    rules: TargetRules
     transform: Transform
     seed: int
     replace: bool
@@ -83,7 +84,7 @@ class ImageReader(Dataset[Any]):
             return Failure(str(error))
 
     def _batch(self, keys: list[tuple[int, int]]) -> Batch:
-        tensors, samples, broken = [], [], []
+        read, broken = [], []
         with random_states_kept():
             for epoch, number in keys:
                 copy, index = divmod(number, len(self.data))
@@ -91,9 +92,8 @@ class ImageReader(Dataset[Any]):
                 broken += met
                 if sample is not None:
                     drawn = found + copy * len(self.data)  # copies of an image look different
-                    tensors.append(transformed(self.transform, sample, self.seed, epoch, drawn))
-                    samples.append(sample)
-        return make_batch(tensors, samples, broken)
+                    read.append(transformed(self.rules, self.transform, sample, self.seed, epoch, drawn))
+        return make_batch(self.rules, read, broken)
 
     def _read(self, index: int) -> tuple[int, Sample | None, list[BrokenImage]]:
         """The image, or the next one that can be read, with its number and the broken ones before it."""
@@ -125,6 +125,7 @@ class StreamReader(IterableDataset[Batch | Failure]):
     """
 
     data: StreamedData
+    rules: TargetRules
     transform: Transform
     seed: int
     train: bool
@@ -189,8 +190,8 @@ class StreamReader(IterableDataset[Batch | Failure]):
             read = [_next_readable(read, place) for place in range(len(read))]
         whole = [pair for pair in read if pair is not None]
         with random_states_kept():
-            tensors = [transformed(self.transform, sample, number) for number, sample in whole]
-        return make_batch(tensors, [sample for _, sample in whole], broken)
+            ready = [transformed(self.rules, self.transform, sample, number) for number, sample in whole]
+        return make_batch(self.rules, ready, broken)
 
 
 def _next_readable(read: list[tuple[int, Sample] | None], place: int) -> tuple[int, Sample]:

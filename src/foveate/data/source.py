@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from PIL import Image, UnidentifiedImageError
 
 from foveate.data.images import BrokenImage, DataError, Sample, as_rgb
 from foveate.data.labels import Labels
+from foveate.data.targets import UNKNOWN
 
 
 class Pictures(Protocol):
@@ -42,7 +44,7 @@ class ImageData:
         return len(self.pictures)
 
     @property
-    def labelled(self) -> bool:
+    def labeled(self) -> bool:
         return self.labels is not None
 
     def read(self, index: int) -> Sample:
@@ -50,7 +52,64 @@ class ImageData:
         name = self.pictures.name(index)
         with broken_by_name(name):
             image = as_rgb(self.pictures.open(index))
-        return Sample(image, -1 if self.labels is None else int(self.labels[index]), name)
+        return Sample(image, self.target(index), name)
+
+    def target(self, index: int) -> Any:
+        """What is known of the image with this number; other kinds of data than labeled images override it."""
+        return UNKNOWN if self.labels is None else int(self.labels[index])
+
+
+@dataclass(frozen=True)
+class ChosenPictures:
+    """Some of the pictures."""
+
+    pictures: Pictures
+    numbers: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def name(self, index: int) -> str:
+        return self.pictures.name(self.numbers[index])
+
+    def open(self, index: int) -> Image.Image:
+        return self.pictures.open(self.numbers[index])
+
+    def mask(self, index: int) -> NDArray[np.bool_] | None:
+        return object_mask(self.pictures, self.numbers[index])
+
+
+@dataclass(frozen=True)
+class ImageSubset(ImageData):
+    """Some images of other data, read as those read them."""
+
+    whole: ImageData
+    numbers: tuple[int, ...]
+
+    @property
+    def labeled(self) -> bool:
+        return self.whole.labeled
+
+    def read(self, index: int) -> Sample:
+        return self.whole.read(self.numbers[index])
+
+    def target(self, index: int) -> Any:
+        return self.whole.target(self.numbers[index])
+
+
+def drawn_from(data: ImageData, limit: int | None, seed: int) -> ImageData:
+    """``limit`` of the images, drawn from all: the first ones of a folder would be of a few classes only."""
+    if limit is None or limit >= len(data):
+        return data
+    numbers = tuple(sorted(random.Random(seed).sample(range(len(data)), limit)))
+    labels = None if data.labels is None else data.labels[list(numbers)]
+    pictures = ChosenPictures(data.pictures, numbers)
+    return ImageSubset(pictures, data.split, labels, data.classes, data.num_classes, data, numbers)
+
+
+def object_mask(pictures: Any, index: int) -> NDArray[np.bool_] | None:
+    """Where the object is, for pictures that know it."""
+    return pictures.mask(index) if hasattr(pictures, "mask") else None
 
 
 @contextmanager

@@ -59,7 +59,7 @@ def _accepted(asked: str | None) -> tuple[tuple[str, ...], ...]:
 
 
 def check_undivided(split: str, name: str, where: str) -> None:
-    """Refuse to take training images for evaluation: undivided data are `train`, `all`, or what their name says."""
+    """Refuse to take training images for evaluation: undivided data are `train`, `all`, or the split in their name."""
     own = split_word(name)
     if split == ALL or is_training(split) or any(own in words for words in _accepted(split_word(split))):
         return

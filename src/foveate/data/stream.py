@@ -15,6 +15,7 @@ from foveate.data.images import DataError, Sample, as_rgb
 from foveate.data.labels import Request, first_few
 from foveate.data.shards import Member, WholeTarInfo, members_of
 from foveate.data.source import broken_by_name
+from foveate.data.targets import UNKNOWN
 
 SECONDS = 60
 """How long a silent server is waited for."""
@@ -25,14 +26,14 @@ class Encoded:
     """One image of a stream, not yet decoded: resuming passes over many of these."""
 
     content: bytes
-    label: int
+    target: int
     name: str
 
     def read(self) -> Sample:
         """The image, or `BrokenImage`."""
         with broken_by_name(self.name):
             image = as_rgb(Image.open(io.BytesIO(self.content)))
-        return Sample(image, self.label, self.name)
+        return Sample(image, self.target, self.name)
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,9 @@ class StreamedData:
     split: str
     classes: tuple[str, ...] | None
     num_classes: int | None
-    labelled: bool
+    labeled: bool
     length: int | None
-    """Images in all shards together, where that was said."""
+    """Images in all shards together, if it was given."""
 
     def samples(self, shard: int) -> Iterator[Encoded]:
         """The images of one shard, in its order."""
@@ -54,8 +55,8 @@ class StreamedData:
 
     def _number(self, member: Member, shard: int) -> int:
         """A label is checked when it arrives; there is no earlier moment."""
-        if not self.labelled:
-            return -1
+        if not self.labeled:
+            return UNKNOWN
         where = f"{self.shards[shard]}/{member.name}"
         if self.classes is not None and member.label in self.classes:
             return self.classes.index(member.label)
@@ -76,13 +77,13 @@ def open_stream(shards: list[str], split: str, request: Request, length: int | N
     first = next(_stream(shards[0]), None)
     if first is None:
         raise DataError(f"{shards[0]} has no images.")
-    labelled = first[0].label is not None
+    labeled = first[0].label is not None
     count = len(request.classes) if request.classes is not None else request.num_classes
-    if labelled and count is None:
+    if labeled and count is None:
         raise DataError(f"{shards[0]} has labels, which cannot be counted in a stream. Give num_classes or classes.")
-    if not labelled and request.classes is not None:
+    if not labeled and request.classes is not None:
         raise DataError(f"{shards[0]} has no labels; {len(request.classes)} classes were expected.")
-    return StreamedData(tuple(shards), split, request.classes, count if labelled else None, labelled, length)
+    return StreamedData(tuple(shards), split, request.classes, count if labeled else None, labeled, length)
 
 
 def _stream(url: str) -> Iterator[tuple[Member, bytes]]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torchvision
+import torchvision.datasets
 from PIL import Image
 
 from foveate.data.images import DataError, Sample, as_rgb
@@ -15,7 +15,7 @@ from foveate.data.source import ImageData, broken_by_name
 from foveate.data.splits import check_undivided, choose_split
 
 BY_FLAG = ("CIFAR10", "CIFAR100", "FashionMNIST", "KMNIST", "MNIST", "USPS")
-"""Sets whose constructor says train=True or False."""
+"""Sets whose constructor takes train=True or False."""
 BY_NAME = {
     "Country211": ("train", "valid", "test"),
     "DTD": ("train", "val", "test"),
@@ -61,7 +61,7 @@ class TorchvisionData(ImageData):
     pictures: Named
 
     @property
-    def labelled(self) -> bool:
+    def labeled(self) -> bool:
         return True
 
     def read(self, index: int) -> Sample:

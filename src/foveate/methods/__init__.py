@@ -1,19 +1,30 @@
-"""One paper, one file. A method is a frozen dataclass; registering it puts it under the contract tests."""
+"""One paper, one file. A method is a frozen dataclass; registering it puts it under the contract tests.
 
-from foveate.methods.base import BlockView, Method, Need, Site, StepShape, all_methods, register
+Every file of this folder is imported here, so a new method needs no other line than its own.
+"""
+
+import importlib
+import pkgutil
+
+from foveate.methods.base import BlockView, Kind, Method, Need, Site, StepShape
 from foveate.methods.cluster_attention import ClusterAttention
 from foveate.methods.dynamic_vit import DynamicViT
 from foveate.methods.evit import EViT
 from foveate.methods.free_slice import FreeSlice
 from foveate.methods.hvt_pool import HVTPool
 from foveate.methods.importance_select import ImportanceSelect
+from foveate.methods.learned import LearnedMethod, MaskTrainedMethod
 from foveate.methods.power import PoWER, PoWERSearch
 from foveate.methods.random_select import RandomSelect
+from foveate.methods.registry import all_methods, list_methods, register
 from foveate.methods.strided_conv import StridedConv
 from foveate.methods.token_pooling import TokenPooling
 from foveate.methods.tome import ToMe
 from foveate.methods.topk import TopK
 from foveate.methods.ward import Ward
+
+for _file in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_file.name}")
 
 __all__ = [
     "BlockView",
@@ -23,6 +34,9 @@ __all__ = [
     "FreeSlice",
     "HVTPool",
     "ImportanceSelect",
+    "Kind",
+    "LearnedMethod",
+    "MaskTrainedMethod",
     "Method",
     "Need",
     "PoWER",
@@ -36,5 +50,6 @@ __all__ = [
     "TopK",
     "Ward",
     "all_methods",
+    "list_methods",
     "register",
 ]

@@ -3,60 +3,66 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from foveate.core import Assignment, weighted_means
 from foveate.core.density_peaks import Peaks, cluster_peaks, counts_above, find_peaks, peaks_macs, threshold_for
-from foveate.methods.base import BlockView, Method, Site, StepShape, register
+from foveate.methods.base import BlockView, Kind, Site, StepShape
+from foveate.methods.learned import LearnedMethod
+from foveate.methods.registry import register
+
+Model = TypeVar("Model", bound=nn.Module)
 
 
-@register("cluster-attention", "ClusTR attention", "cluster")
+@register
 @dataclass(frozen=True)
-class ClusterAttention(Method):
+class ClusterAttention(LearnedMethod):
     """Every token attends to clusters of tokens; the tokens themselves all stay.
 
-    Density peaks clustering (ClusTR, eq. 1-2) of the block's normed input, of which the patch tokens are read; keys and
-    values are made of cluster means. Deviations, which let it work without training: a mean has equal weights, where
-    ClusTR learns them (eq. 3), and attention adds log(size) of a cluster, so that it weighs as much as its members.
-    Density is exp(-``sharpness`` d^2 / C) of a mean squared distance d^2 in C channels. Eq. 1 as printed has no such
-    factor, and where it is large the densest region takes all centres.
+    Density peaks clustering (ClusTR, eq. 1-2) of the patch tokens in the block's normed input; keys and values are
+    computed from cluster means. Two deviations make it work without training: means have equal weights, where ClusTR
+    learns them (eq. 3), and attention adds log(size) of a cluster, so that it weighs as much as its members. Density is
+    exp(-``sharpness`` d^2 / C) of a mean squared distance d^2 in C channels. Eq. 1 as printed has no such factor; a
+    large factor puts all centers into the densest region.
 
-    It works at a ``ratio`` of its own, ``fv.reduce_(model, ClusterAttention(ratio=4))``, or by a schedule, whose counts
-    are keys in each block. With ``average`` below 1 the number of clusters follows the image's content: the counts
-    are the most an image may have, and ``fit_cluster_counts_`` finds the thresholds at which images have ``average`` of
-    them in the mean; until it was called, all have the most.
+    The number of clusters follows from ``ratio``, ``fv.reduce_(model, ClusterAttention(ratio=4))``, or from a schedule,
+    whose counts are then keys in each block. With ``average`` below 1 it also follows the image's content: the counts
+    are the maximum per image, and ``models.fit_cluster_counts_`` finds the thresholds at which images have the share
+    ``average`` of them in the mean. Before it is called, every image has the maximum.
     """
 
     ratio: float = 0.0
-    """Tokens for each cluster; 0: a schedule says how many keys there are."""
+    """Tokens per cluster; 0: a schedule sets the number of keys."""
     blocks: tuple[int, ...] = ()
     """With ``ratio``: the blocks that cluster; empty: all."""
     k: int = 5
-    """Nearest neighbours that make up the density."""
+    """Nearest neighbors that define the density."""
     joins: Literal["denser", "nearest"] = "denser"
-    """Whose cluster a token joins: that of its nearest denser token (the paper's chain), or of the nearest centre."""
+    """Which cluster a token joins: that of its nearest denser token (as in the paper), or of the nearest center."""
     sharpness: float = 0.01
-    """How much density counts beside distance in the choice of centres; 1: as in the registered ClusTR models."""
+    """Influence of density, relative to distance, on the choice of centers; 1: as in the registered ClusTR models."""
     average: float = 1.0
-    """Share of the clusters that images have on average, where content decides; 1: every image has all."""
-    carry: bool = True
-    """Add log(count) to attention logits: a cluster weighs as much as its members."""
+    """Mean share of the maximum number of clusters, if image content decides; 1: every image has the maximum."""
+    proportional_attention: bool = True
+    """Add log(size) to attention logits, so that a cluster weighs as much as its members."""
 
     site: ClassVar[Site] = Site.KV
+    kind: ClassVar[Kind] = "cluster"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.ratio and not self.ratio > 1:
             raise ValueError(f"ClusterAttention.ratio is above 1, or 0 for a schedule; got {self.ratio}.")
         if self.blocks and not self.ratio:
-            raise ValueError("ClusterAttention.blocks goes with a ratio; a schedule names blocks itself.")
+            raise ValueError("ClusterAttention.blocks needs a ratio; a schedule names blocks itself.")
         if self.k < 1:
             raise ValueError(f"ClusterAttention.k is 1 or more; got {self.k}.")
-        if not 0 < self.sharpness < math.inf:
+        if self.sharpness <= 0:
             raise ValueError(f"ClusterAttention.sharpness is above 0; got {self.sharpness}.")
         if not 0 < self.average <= 1:
             raise ValueError(f"ClusterAttention.average is a share, above 0 and at most 1; got {self.average}.")
@@ -99,15 +105,15 @@ class ClusterAttention(Method):
 
 
 class ClusterCount(nn.Module):
-    """How many clusters an image has, from the decision values of its tokens: those above a threshold."""
+    """The number of clusters of an image: how many of its tokens have a decision value above a threshold."""
 
     threshold: Tensor
 
     def __init__(self, average: float) -> None:
         super().__init__()
         self.average = average
-        self.register_buffer("threshold", torch.tensor(-torch.inf))  # not fitted: everything is above it
-        self.seen: list[tuple[Tensor, int]] | None = None  # decision values and the most clusters, while it is fitted
+        self.register_buffer("threshold", torch.tensor(-torch.inf))  # before fitting every value is above it
+        self.seen: list[tuple[Tensor, int]] | None = None  # decision values and maximum, while fitting
 
     def forward(self, peaks: Peaks, most: int) -> Tensor:
         """(B,) numbers of clusters."""
@@ -116,10 +122,41 @@ class ClusterCount(nn.Module):
         return counts_above(peaks.decision, self.threshold, most)
 
     def fit(self) -> None:
-        """Set the threshold at which the images seen have the average."""
+        """Set the threshold at which the images seen reach the average."""
         seen, self.seen = self.seen or [], None
         if len({(decision.shape[1], most) for decision, most in seen}) != 1:
-            raise ValueError("The numbers of clusters are fitted on images of one size, and on one at least.")
+            raise ValueError("Cluster counts are fitted on one or more images of one size.")
         most = seen[0][1]
         found = threshold_for(torch.cat([decision for decision, _ in seen]), max(1.0, self.average * most), most)
         self.threshold.copy_(found)
+
+
+@torch.no_grad()
+def fit_cluster_counts_(model: Model, batches: Iterable[Tensor], passes: int = 2) -> Model:
+    """Let the content of images decide how many clusters they have, in place.
+
+    Finds the thresholds at which the images of ``batches`` have the wanted ``average`` in the mean. Fewer clusters in
+    one block change what the next ones see, so it goes over them ``passes`` times. Works for models reduced by
+    ``ClusterAttention(average=...)`` and for ClusTR models built with such a clustering.
+
+    Returns:
+        The model.
+    """
+    counts = [module for module in model.modules() if isinstance(module, ClusterCount)]
+    if not counts:
+        raise ValueError("No clusters of this model follow the content: reduce it by ClusterAttention(average=0.5).")
+    held, training = list(batches), model.training
+    model.eval()
+    try:
+        for _ in range(passes):
+            for count in counts:
+                count.seen = []
+            for images in held:
+                model(images)
+            for count in counts:
+                count.fit()
+    finally:
+        for count in counts:
+            count.seen = None
+        model.train(training)
+    return model

@@ -10,30 +10,32 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, gumbel_softmax, log_softmax
 
 from foveate.core import Assignment, keep_topk, selection
-from foveate.methods.base import BlockView, Method, Site, StepShape, register
+from foveate.methods.base import BlockView, Kind, Method, Site, StepShape
+from foveate.methods.learned import MaskTrainedMethod
+from foveate.methods.registry import register
 
 
-@register("dynamicvit", "DynamicViT", "learned")
+@register
 @dataclass(frozen=True)
-class DynamicViT(Method):
-    """A small predictor before each reducing block says which tokens to keep; it is trained with the model.
+class DynamicViT(MaskTrainedMethod):
+    """A small predictor before each reducing block chooses the tokens to keep; it is trained with the model.
 
-    At inference the int(N rho^s) tokens of stage s that are most likely kept stay, and the rest are removed. In
-    training all tokens stay, and attention is masked: with keep decisions D drawn by Gumbel-softmax, which multiply
-    over stages, token i attends to j by
+    At inference the int(N rho^s) tokens of stage s with the largest keep probability stay, and the rest are removed. In
+    training all tokens stay and attention is masked. Keep decisions D are drawn by Gumbel-softmax and multiply over
+    stages; token i attends to j by
 
         exp(P_ij) G_ij / sum_k exp(P_ik) G_ik,   G_ij = 1 where i = j, else D_j.
 
-    With the same kept set both give the same prefix tokens. ``KeepRate(rho, blocks=(3, 6, 9))`` is the paper's
-    geometric rule. At least one patch token stays, also where chance would drop them all.
+    For the same kept set both give the same prefix tokens. ``KeepRate(rho, blocks=(3, 6, 9))`` is the paper's geometric
+    rule. At least one patch token stays even if the draw would drop them all.
     """
 
     seed: int = 0
-    """Of the predictors' first weights."""
+    """Seed of the predictors' initial weights."""
 
     site: ClassVar[Site] = Site.PRE_BLOCK
+    kind: ClassVar[Kind] = "learned"
     training_free: ClassVar[bool] = False
-    trains_by_masks: ClassVar[bool] = True
 
     def build(self, step: StepShape, block: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
@@ -44,7 +46,6 @@ class DynamicViT(Method):
         return keep_topk(_keep_chance(view, None)[..., 0], keep)
 
     def decide(self, view: BlockView, kept: Tensor | None) -> Tensor:
-        """Keep decisions (B, N), one or zero, that let gradients through; ``kept``: those of the stage before."""
         chance = _keep_chance(view, kept)
         drawn = gumbel_softmax(chance, hard=True, dim=-1)[..., 0]
         before = torch.ones_like(drawn) if kept is None else kept
@@ -69,7 +70,7 @@ class DynamicViT(Method):
 
 @dataclass(frozen=True)
 class PredictAndSlice(DynamicViT):
-    """The limit of its speed: the predictors run, and the first tokens stay whatever they say."""
+    """The upper limit of its speed: the predictors run, but the first tokens stay whatever they predict."""
 
     def assign(self, view: BlockView, keep: int) -> Assignment:
         chance = _keep_chance(view, None)
@@ -81,14 +82,13 @@ class PredictAndSlice(DynamicViT):
 
 
 class Predictor(nn.Module):
-    """LN -> Linear -> GELU; half of it stays with the token, half is averaged over the kept ones; then three layers.
+    """LN -> Linear -> GELU; half of the features stay with the token, half are averaged over kept ones; three layers.
 
-    The supplement writes two branches LN -> Linear(C, C/2) -> GELU; one Linear(C, C) cut in halves behind one LN is the
+    The supplement has two branches LN -> Linear(C, C/2) -> GELU. One Linear(C, C) cut in halves behind one LN is the
     same map with a shared LN.
 
-    It starts near the share it is to keep, by the last layer's bias, where the paper leaves it at one half: on the way
-    up from there an early stage, which all later ones push, can run into a flat softmax and stay. The order of the
-    tokens is the same.
+    The last layer's bias starts it near the share it will keep; the paper starts at one half. From there an early
+    stage, which all later stages push up, can reach a flat softmax and stay there. The order of the tokens is the same.
     """
 
     def __init__(self, dim: int, share: float = 0.5) -> None:
@@ -98,7 +98,7 @@ class Predictor(nn.Module):
         self.norm, self.entry = nn.LayerNorm(dim), nn.Linear(dim, dim)
         last = nn.Linear(dim // 4, 2)
         self.exit = nn.Sequential(nn.Linear(dim, dim // 2), nn.GELU(), nn.Linear(dim // 2, dim // 4), nn.GELU(), last)
-        share = min(max(share, 0.01), 0.99)  # all or nothing would be flat from the start
+        share = min(max(share, 0.01), 0.99)  # a share of 0 or 1 would have no gradient
         with torch.no_grad():
             last.bias.copy_(torch.tensor([share, 1 - share]).log())
 

@@ -1,4 +1,4 @@
-"""EViT: expediting vision transformers via token reorganisation (Liang et al., ICLR 2022)."""
+"""EViT: expediting vision transformers via token reorganization (Liang et al., ICLR 2022)."""
 
 from __future__ import annotations
 
@@ -6,27 +6,29 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from foveate.core import Assignment, keep_topk, keep_topk_fuse_rest
-from foveate.methods.base import BlockView, Method, Need, Site, StepShape, register
+from foveate.methods.base import BlockView, Kind, Method, Need, Site, StepShape
+from foveate.methods.registry import register
 
 
-@register("evit", "EViT", "select")
+@register
 @dataclass(frozen=True)
 class EViT(Method):
     """Keep the tokens the class token attends to, and fuse the others into one.
 
     Attentiveness a_i is the class token's attention to i, averaged over heads. The k most attentive tokens stay;
     the rest become x_fused = sum_i a_i x_i. With keep rate rho, k = ceil(rho * n) of the n tokens at that stage, and
-    the fused slot comes on top: 196 -> 139 -> 99 -> 71 slots at 0.7. The fused token counts in n at the next stage.
+    the fused token is added to them: 196 -> 139 -> 99 -> 71 slots at 0.7. It counts in n at the next stage.
     """
 
     fuse: bool = True
     """Fuse inattentive tokens into one instead of dropping them."""
     normalize: bool = False
-    """Scale the fused token's weights to sum to one; the original uses the attention as it is."""
-    carry: bool = False
+    """Scale the fused token's weights to sum to one; the original uses the raw attention."""
+    proportional_attention: bool = False
     """Add log(size) to attention logits; the original does not."""
 
     site: ClassVar[Site] = Site.POST_ATTN
+    kind: ClassVar[Kind] = "select"
     needs_class_token: ClassVar[bool] = True
 
     def needs(self, has_cls: bool) -> frozenset[Need]:

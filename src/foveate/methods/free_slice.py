@@ -1,4 +1,4 @@
-"""The limit that speed is measured against: tokens cut off with no thought at all."""
+"""The limit that speed is measured against: tokens are cut off without looking at them."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ import torch
 from torch import Tensor
 
 from foveate.core import Assignment, selection
-from foveate.methods.base import BlockView, Method, Site, register
+from foveate.methods.base import BlockView, Kind, Method, Site
+from foveate.methods.learned import LearnedMethod
+from foveate.methods.registry import register
 
 
-@register("free-slice", "Free slice", "select")
+@register
 @dataclass(frozen=True)
 class FreeSlice(Method):
     """Keep the first tokens and cut the rest off.
 
-    Useless for accuracy, and the fastest any method with the same counts can be in a given runtime.
+    Useless for accuracy. No method with the same counts can be faster in the same runtime.
     """
 
     site: Site = Site.POST_ATTN  # type: ignore[misc]
     """Where to cut: the site of the method it is compared with."""
 
+    kind: ClassVar[Kind] = "select"
     training_free: ClassVar[bool] = False
 
     def assign(self, view: BlockView, keep: int) -> Assignment:
@@ -31,3 +34,9 @@ class FreeSlice(Method):
 
     def combine(self, view: BlockView, assignment: Assignment) -> Tensor:
         return view.tokens[:, : view.prefix + assignment.num_out]
+
+
+def speed_limit_of(method: Method) -> Method:
+    """The method that cuts tokens to the same counts blindly: the upper limit of ``method``'s speed."""
+    own = method.free_slice() if isinstance(method, LearnedMethod) else None
+    return own or FreeSlice(site=method.site)

@@ -10,38 +10,41 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool1d, avg_pool2d, interpolate, max_pool1d, max_pool2d, pad
 
 from foveate.core import Assignment
-from foveate.methods.base import BlockView, Method, Site, StepShape, register
+from foveate.methods.base import BlockView, Kind, Site, StepShape
+from foveate.methods.learned import LearnedMethod
+from foveate.methods.registry import register
 
 Grid = tuple[int, int]
 Pool = Literal["max", "avg", "conv"]
 
 
-@register("hvt", "HVT", "pool")
+@register
 @dataclass(frozen=True)
-class HVTPool(Method):
+class HVTPool(LearnedMethod):
     """Pool the sequence after the first block of each stage, and add a new positional embedding.
 
-    A model of L blocks has ``stages`` stages of L / stages blocks; the first block of each ends in a pooling of kernel
-    3 and stride 2 over the sequence, without padding: 196 -> 97 -> 48 -> 23 -> 11. Prefix tokens are not pooled. Heads
-    that average tokens average them plainly here, as the original does, whatever number of patches they stand for. It
-    fixes its own counts and is meant to be trained. Width stays.
+    A model of L blocks has ``stages`` stages of L / stages blocks. The first block of each stage ends in a pooling of
+    kernel 3 and stride 2 over the sequence, without padding: 196 -> 97 -> 48 -> 23 -> 11. Prefix tokens are not pooled.
+    Heads that average tokens give all tokens equal weight, as in the original. It fixes its own counts and needs
+    training. The width is unchanged.
     """
 
     stages: int = 1
-    """Number of stages, which is the number of poolings; it divides the number of blocks."""
+    """Number of stages, one pooling each; it must divide the number of blocks."""
     pool: Pool = "max"
     """Maximum, average, or a learned convolution."""
     pool_dim: Literal[1, 2] = 1
     """Pool along the sequence, or over rows and columns (kernel 3, stride 2, padding 1: 28 x 28 -> 14 x 14)."""
 
     site: ClassVar[Site] = Site.POST_BLOCK
+    kind: ClassVar[Kind] = "pool"
     training_free: ClassVar[bool] = False
     heads_weigh_by_size: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.stages, int) or self.stages < 1:
-            raise ValueError(f"HVTPool.stages is 1 or more; got {self.stages!r}.")
+        if self.stages < 1:
+            raise ValueError(f"HVTPool.stages is 1 or more; got {self.stages}.")
 
     def own_counts(self, depth: int, grid: Grid) -> tuple[int, ...]:
         self._check_depth(depth)
@@ -54,7 +57,7 @@ class HVTPool(Method):
         return tuple(counts)
 
     def resize(self, old: nn.Module, new: nn.Module) -> None:
-        """Positions are resampled, a convolution stays as it is."""
+        """Positions are resampled, a convolution is copied."""
         assert isinstance(old, PooledStage)
         assert isinstance(new, PooledStage)
         new.load_state_dict(old.state_dict() | {"pos_embed": old.positions(new.grid).detach()})
@@ -62,7 +65,7 @@ class HVTPool(Method):
     def build(self, step: StepShape, block: int) -> nn.Module:
         assert step.grid is not None
         shapes = self._shapes(step.grid, step.n)
-        self._pooled(shapes[-1], block)  # refuses what cannot be pooled
+        self._pooled(shapes[-1], block)  # raises if there is too little to pool
         return PooledStage(step.dim, step.grid, len(shapes), self.pool, self.pool_dim)
 
     def assign(self, view: BlockView, keep: int) -> Assignment:
@@ -72,8 +75,10 @@ class HVTPool(Method):
         weight = inside / inside.sum(dim=1, keepdim=True)
         slot = torch.arange(keep, device=windows.device).unsqueeze(1).expand_as(windows)
         batch = view.tokens.shape[0]
-        src, dst, share = (edge.flatten().expand(batch, -1) for edge in (windows.clamp(min=0), slot, weight))
-        return Assignment(src, dst, share, view.patches.shape[1], keep)
+        fields = (windows.clamp(min=0), slot, weight, inside)
+        src, dst, share, present = (field.flatten().expand(batch, -1) for field in fields)
+        padded = present if self.pool_dim == 2 else None
+        return Assignment(src, dst, share, view.patches.shape[1], keep, present=padded)
 
     def combine(self, view: BlockView, assignment: Assignment) -> Tensor:
         assert view.module is not None
@@ -87,7 +92,7 @@ class HVTPool(Method):
     def _check_depth(self, depth: int) -> None:
         stages = f"HVTPool.stages={self.stages}"
         if self.stages > depth:
-            raise ValueError(f"{stages} is more than the model's {depth} blocks: a stage has one block at least.")
+            raise ValueError(f"{stages} is more than the model's {depth} blocks: every stage needs a block.")
         if depth % self.stages:
             fitting = ", ".join(str(d) for d in range(1, depth + 1) if depth % d == 0)
             depths = ", ".join(str(self.stages * blocks) for blocks in range(1, 5))
@@ -97,7 +102,7 @@ class HVTPool(Method):
             )
 
     def _pooled(self, shape: Grid, block: int) -> Grid:
-        """Rows and columns behind one pooling, where there is enough to pool."""
+        """Rows and columns after one pooling; raises if there is too little to pool."""
         if min(shape) > 1 if self.pool_dim == 2 else shape[1] >= 3:
             return shape_after(shape, self.pool_dim)
         tokens = "1 token" if shape == (1, 1) else f"{shape[0] * shape[1]} tokens"
@@ -129,10 +134,10 @@ class HVTPool(Method):
 
 
 class PooledStage(nn.Module):
-    """What begins a stage: pooling, and the positional embedding of the shorter sequence.
+    """The start of a stage: pooling, and the positional embedding of the shorter sequence.
 
-    ``grid`` is that of the patches, before the first of the ``poolings`` up to this one: a pooled position has its
-    place on the image from there.
+    ``grid`` is that of the patches, before the first of the ``poolings`` up to this one. It gives a pooled position its
+    place in the image.
     """
 
     no_weight_decay = ("pos_embed",)
@@ -164,17 +169,17 @@ class PooledStage(nn.Module):
         return avg_pool2d(x, 3, 2, padding=1, count_include_pad=False)
 
     def positions(self, grid: Grid) -> Tensor:
-        """The embedding, resampled where the images are of another size than the model was made for."""
+        """The embedding, resampled for images of another size than the model was made for."""
         return resample(self.pos_embed, self.grid, grid, self.poolings, self.pool_dim)
 
 
 def shape_after(shape: Grid, pool_dim: int) -> Grid:
-    """Rows and columns behind one pooling; a sequence is one row."""
+    """Rows and columns after one pooling; a sequence is one row."""
     return ((shape[0] + 1) // 2, (shape[1] + 1) // 2) if pool_dim == 2 else (1, (shape[1] - 3) // 2 + 1)
 
 
 def shapes_after(grid: Grid, poolings: int, pool_dim: int) -> list[Grid]:
-    """Rows and columns of the patches, and behind each of so many poolings."""
+    """Rows and columns of the patches, and after each of ``poolings`` poolings."""
     shapes = [grid if pool_dim == 2 else (1, grid[0] * grid[1])]
     for _ in range(poolings):
         shapes.append(shape_after(shapes[-1], pool_dim))
@@ -184,8 +189,8 @@ def shapes_after(grid: Grid, poolings: int, pool_dim: int) -> list[Grid]:
 def resample(positions: Tensor, old: Grid, new: Grid, poolings: int, pool_dim: int) -> Tensor:
     """Embeddings (1, N, C) of tokens that ``old`` patches were pooled to, for an image of ``new`` patches.
 
-    Along the sequence, neighbours may be at two ends of an image. So positions go back to the patches, these are
-    resampled in rows and columns, and pooled again.
+    Neighbors in the sequence may be at opposite ends of an image row. So positions are spread back to the patches,
+    resampled there in rows and columns, and pooled again.
     """
     if old == new:
         return positions
@@ -196,7 +201,7 @@ def resample(positions: Tensor, old: Grid, new: Grid, poolings: int, pool_dim: i
 
 
 CORRECTIONS = 2
-"""Rounds that sharpen what goes back to the patches; without them the blur shows in the columns of a sequence."""
+"""Rounds that sharpen the positions spread to the patches; without them they are blurred along the sequence."""
 
 
 def _to_patches(pooled: Tensor, grid: Grid, poolings: int, pool_dim: int) -> Tensor:
@@ -231,7 +236,7 @@ def _spread(pooled: Tensor, grid: Grid, poolings: int, pool_dim: int) -> Tensor:
 
 
 def _stretch(x: Tensor, size: int, dim: int, padding: int) -> Tensor:
-    """One side of ``size`` before a pooling: the mean of one or two windows; what no window holds takes the last."""
+    """One side of ``size`` before a pooling: the mean of one or two windows; a place in none takes the last."""
     place = torch.arange(size, device=x.device) + padding
     windows = (((place + shift) // 2).clamp(0, x.shape[dim] - 1) for shift in (-1, 0))
     first, second = (x.index_select(dim, window) for window in windows)

@@ -1,8 +1,8 @@
 """PoWER-BERT (Goyal et al., ICML 2020): keep the tokens of largest significance, and learn how many in each block.
 
-Three stages: fine-tune; search, with every token scaled by how much its rank is worth (``PoWERSearch``, added to the
-loss: ``strength * mass_penalty(model)``); read the counts off (``found_counts``) and fine-tune again with ``PoWER`` or
-any other method at those counts.
+Three stages: fine-tune; search with ``PoWERSearch``, which scales every token by a learned value of its rank, and with
+``strength * mass_penalty(model)`` added to the loss; read the counts (``found_counts``) and fine-tune again with
+``PoWER`` or any other method at those counts.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from foveate.core import Assignment, keep_topk
-from foveate.core.cluster import UNSEEN_SHARE
-from foveate.methods.base import BlockView, Method, Need, Site, StepShape, register
+from foveate.methods.base import BlockView, Kind, Method, Need, Site, StepShape
+from foveate.methods.learned import LearnedMethod
+from foveate.methods.registry import register
 
 
-@register("power", "PoWER", "select")
+@register
 @dataclass(frozen=True)
 class PoWER(Method):
     """Keep the tokens that receive most attention and drop the others.
@@ -29,6 +30,7 @@ class PoWER(Method):
     """
 
     site: ClassVar[Site] = Site.POST_ATTN
+    kind: ClassVar[Kind] = "select"
 
     def needs(self, has_cls: bool) -> frozenset[Need]:
         return frozenset({"attn_received"})
@@ -45,20 +47,20 @@ class SoftExtract(nn.Module):
         self.retention = nn.Parameter(torch.ones(n))
 
     def clamped(self) -> Tensor:
-        """The parameters as they act. Gradients pass as if nothing was cut off, so that none of them gets stuck."""
+        """The parameters clamped to [0, 1]. Gradients pass through the clamp, so that no parameter gets stuck."""
         return self.retention + (self.retention.clamp(0, 1) - self.retention).detach()
 
     def mass(self) -> Tensor:
-        """Sum of the retention parameters: how many tokens this block keeps, softly."""
+        """Sum of the retention parameters: the soft number of tokens that this block keeps."""
         return self.clamped().sum()
 
     @torch.no_grad()
     def project_(self) -> None:
-        """Bring the parameters back to [0, 1]; to be called after each step of the optimiser."""
+        """Bring the parameters back to [0, 1]; call it after each optimizer step."""
         self.retention.clamp_(0, 1)
 
     def forward(self, significance: Tensor) -> Tensor:
-        """What each token of ``significance`` (B, N) is worth by its rank, (B, N)."""
+        """The retention parameter of each token's rank, (B, N), from its ``significance`` (B, N)."""
         if significance.shape[1] != len(self.retention):
             raise ValueError(
                 f"This search was set up for {len(self.retention)} patch tokens; the image has "
@@ -70,9 +72,9 @@ class SoftExtract(nn.Module):
         )
 
 
-@register("power-search", "PoWER search", "learned")
+@register
 @dataclass(frozen=True)
-class PoWERSearch(Method):
+class PoWERSearch(LearnedMethod):
     """Search for the counts: scale each token by a learned value of its rank, and drop none.
 
     In every block, the token whose significance has rank p is multiplied by r[p] in [0, 1], one parameter per block
@@ -80,6 +82,7 @@ class PoWERSearch(Method):
     """
 
     site: ClassVar[Site] = Site.POST_ATTN
+    kind: ClassVar[Kind] = "learned"
     training_free: ClassVar[bool] = False
 
     def needs(self, has_cls: bool) -> frozenset[Need]:
@@ -96,9 +99,7 @@ class PoWERSearch(Method):
 
     def assign(self, view: BlockView, keep: int) -> Assignment:
         assert view.module is not None
-        worth = view.module(view.attn_received)
-        # zero would mean no edge, and the token would no longer count as a patch where heads average
-        return Assignment(None, None, worth + (worth == 0) * UNSEEN_SHARE, keep, keep)
+        return Assignment(None, None, view.module(view.attn_received), keep, keep)
 
 
 def soft_extracts(model: nn.Module) -> list[SoftExtract]:
@@ -110,7 +111,7 @@ def soft_extracts(model: nn.Module) -> list[SoftExtract]:
 
 
 def mass_penalty(model: nn.Module) -> Tensor:
-    """sum_l l * mass(l), with blocks numbered from 1: later blocks are to keep less. Add it times a strength."""
+    """sum_l l * mass(l), with blocks numbered from 1, so that later blocks keep less. Scale it by a strength."""
     return torch.stack([(i + 1) * module.mass() for i, module in enumerate(soft_extracts(model))]).sum()
 
 
@@ -121,7 +122,7 @@ def project_retention_(model: nn.Module) -> None:
 
 
 def found_counts(model: nn.Module) -> list[int]:
-    """The counts a search has found, ``Keep(found_counts(model))``: ceil(mass(l)), never rising."""
+    """The counts that a search has found, for ``Keep(found_counts(model))``: ceil(mass(l)), never rising."""
     return hard_counts(float(module.mass().detach()) for module in soft_extracts(model))
 
 

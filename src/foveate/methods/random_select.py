@@ -1,4 +1,4 @@
-"""Random selection, the baseline a score has to beat."""
+"""Random selection, the baseline that a score has to beat."""
 
 from __future__ import annotations
 
@@ -6,22 +6,25 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from foveate.core import Assignment, keep_random
-from foveate.methods.base import BlockView, Method, Site, register
+from foveate.methods.base import BlockView, Kind, Method, Site
+from foveate.methods.registry import register
 
 
-@register("random", "Random (baseline)", "select")
+@register
 @dataclass(frozen=True)
 class RandomSelect(Method):
     """Keep tokens drawn at random without replacement.
 
-    One draw per block, shared by all images and fixed by the seed: a model reduced this way is a function, and an
-    image's result does not depend on its batch, on earlier calls, or on the device.
+    One draw per block, shared by all images and fixed by the seed. An image's result does not depend on its batch, on
+    earlier calls, or on the device.
     """
 
     seed: int = 0
-    """Number that fixes the draw."""
+    """Seed of the draw."""
 
     site: ClassVar[Site] = Site.POST_ATTN
+    kind: ClassVar[Kind] = "select"
+    baseline: ClassVar[bool] = True
 
     def assign(self, view: BlockView, keep: int) -> Assignment:
         batch, n, _ = view.patches.shape

@@ -10,31 +10,29 @@ import torch
 from torch import Tensor, nn
 
 from foveate.core import Assignment, take
-from foveate.methods.base import BlockView, Method, Site, StepShape, register
+from foveate.methods.base import BlockView, Kind, Site, StepShape
+from foveate.methods.learned import LearnedMethod
+from foveate.methods.registry import register
 
 Grid = tuple[int, int]
 
 
-@register("strided-conv", "Strided convolution", "pool")
+@register
 @dataclass(frozen=True)
-class StridedConv(Method):
+class StridedConv(LearnedMethod):
     """Turn every 2 x 2 window of tokens into one by a learned convolution of stride 2, width unchanged.
 
-    Such a convolution is one linear layer on the four tokens of a window, side by side, and is run as that.
-    It fixes its own counts: 196 tokens become 49, 9 and 1, as the convolution has no padding and an odd last row or
-    column is dropped. It starts as the average of each window (the paper does not say) and is meant to be trained.
+    The convolution is computed as one linear layer on the four concatenated tokens of a window. It fixes its own
+    counts: 196 tokens become 49, 9 and 1, because the convolution has no padding and an odd last row or column is
+    dropped. It starts as the average of each window (the paper does not specify this) and needs training.
     """
 
     blocks: tuple[int, ...] = ()
-    """Blocks it stands in, counted from 0, at most three on a 14 x 14 grid; none means the middle block."""
+    """Blocks with a convolution, counted from 0, at most three on a 14 x 14 grid; empty: the middle block."""
 
     site: ClassVar[Site] = Site.POST_ATTN
+    kind: ClassVar[Kind] = "pool"
     training_free: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        blocks = (self.blocks,) if isinstance(self.blocks, int) else tuple(self.blocks)
-        object.__setattr__(self, "blocks", blocks)
-        super().__post_init__()
 
     def own_counts(self, depth: int, grid: Grid) -> tuple[int, ...]:
         blocks = self.blocks or (depth // 2,)
@@ -59,7 +57,7 @@ class StridedConv(Method):
         return layer
 
     def assign(self, view: BlockView, keep: int) -> Assignment:
-        """Edges of the average, which the convolution generalises."""
+        """Edges of the average, which the convolution generalizes."""
         windows = self._windows(view).expand(view.tokens.shape[0], -1)
         slot = torch.arange(keep, device=windows.device).repeat_interleave(4).expand(windows.shape)
         quarter = torch.full(windows.shape, 0.25, device=windows.device)

@@ -22,49 +22,52 @@ from foveate.core import (
     pool_at_mean_norm,
     selection,
 )
-from foveate.methods.base import NOTHING, BlockView, Method, Need, Site, StepShape, middle_blocks, register
+from foveate.methods.base import NOTHING, BlockView, Kind, Method, Need, Site, StepShape, middle_blocks
+from foveate.methods.registry import register
 
 
-@register("token-pooling", "Token Pooling", "cluster")
+@register
 @dataclass(frozen=True)
 class TokenPooling(Method):
-    """Cluster the tokens, and keep one token for each cluster.
+    """Cluster the tokens and keep one token per cluster.
 
-    Minimises sum_i w_i min_j |f_i - c_j|^2 (eq. 13) over K centres, by K-Medoids or K-Means (eq. 14-18), starting from
-    the K tokens of largest significance: the attention a token receives, summed over heads and queries. The class
-    token is not clustered. K-Medoids compares all pairs once, and its iterations read that table; a single
-    iteration compares only the other tokens with the first centres.
+    Minimizes sum_i w_i min_j |f_i - c_j|^2 (eq. 13) over K centers by K-Medoids or K-Means (eq. 14-18), starting from
+    the K tokens of largest significance: the attention a token receives, summed over heads and queries. The class token
+    is not clustered. K-Medoids compares all pairs once, and its iterations read that table; a single iteration
+    compares only the other tokens with the first centers.
 
-    The paper prints no number of iterations; one is the default, as more did not help. Defaults suit a pretrained model
-    that is not trained again: tokens are cluster means (``output="mean"``) where the paper takes medoids, at their
-    members' mean norm (``rescale``), and carry their count, as the paper does for such models (appendix E). The paper's
-    main results are of ``TokenPooling(output="medoid", rescale=False, carry=False)``. Means are weighted as the
-    clustering is (eq. 15), by size where it is not. A cluster cannot run empty (the paper does not say). ``Budget``
-    takes an equal share of the tokens at four evenly spaced blocks, none in the first quarter.
+    The paper does not print a number of iterations. The default is one, as more did not help. Defaults suit a
+    pretrained model without further training: tokens are cluster means (``output="mean"``) where the paper takes
+    medoids, scaled to their members' mean norm (``rescale``), with proportional attention, as the paper does for such
+    models (appendix E). The paper's main results are those of
+    ``TokenPooling(output="medoid", rescale=False, proportional_attention=False)``. Means are weighted like the
+    clustering (eq. 15), or by size if it is not weighted. No cluster becomes empty (the paper does not cover this).
+    ``Budget`` removes an equal share of the tokens at four evenly spaced blocks, none in the first quarter.
     """
 
     clustering: Literal["kmedoids", "kmeans"] = "kmedoids"
-    """Which clustering: centres are tokens of the image, or free."""
+    """K-Medoids, whose centers are tokens of the image, or K-Means."""
     weights: Literal["significance", "size", "none"] = "significance"
     """What a token weighs in the objective: attention received, patches it stands for, or one."""
     start: Literal["significance", "random"] = "significance"
-    """First centres: the most attended tokens, or seeded random ones."""
+    """First centers: the most attended tokens, or seeded random ones."""
     iterations: int = 1
-    """Turns of assigning tokens and moving centres; where means are wanted, medoids do not move after the last."""
+    """Rounds of assigning tokens and moving centers; with output=mean, medoids do not move after the last."""
     early_stop: bool = False
-    """End the turns once no image of the batch changes; results stay the same, time then depends on the images."""
+    """Stop once no image of the batch changes. Results stay the same; the time depends on the images."""
     features: Literal["tokens", "normed", "keys"] = "tokens"
-    """What is clustered: the tokens, the tokens normalised as by a LayerNorm, or attention keys."""
+    """What is clustered: the tokens, the tokens normalized as by a LayerNorm, or attention keys."""
     output: Literal["mean", "medoid"] = "mean"
-    """What stands for a cluster: the mean of its tokens, or (K-Medoids) its medoid."""
+    """What represents a cluster: the mean of its tokens, or its medoid (K-Medoids only)."""
     rescale: bool = True
-    """Give a mean its members' mean norm; the mean itself is shorter."""
-    carry: bool = True
-    """Add log(count) to attention logits: a cluster weighs as much as its members."""
+    """Scale a mean to its members' mean norm; the mean itself is shorter."""
+    proportional_attention: bool = True
+    """Add log(size) to attention logits, so that a cluster weighs as much as its members."""
     seed: int = 0
-    """Number that fixes random first centres."""
+    """Seed of random first centers."""
 
     site: ClassVar[Site] = Site.POST_ATTN
+    kind: ClassVar[Kind] = "cluster"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,8 +78,8 @@ class TokenPooling(Method):
 
     @property
     def uses_size(self) -> bool:
-        # means of unweighted clusters are weighted by size
-        return self.carry or self.weights == "size" or (self.weights == "none" and self.output == "mean")
+        means_by_size = self.weights == "none" and self.output == "mean"
+        return self.proportional_attention or self.weights == "size" or means_by_size
 
     def needs(self, has_cls: bool) -> frozenset[Need]:
         scores: frozenset[Need] = (
@@ -96,8 +99,8 @@ class TokenPooling(Method):
     def combine(self, view: BlockView, assignment: Assignment) -> Tensor:
         if self.output == "medoid" and assignment.src is not None:
             assignment = selection(assignment.src, assignment.num_in)
-        put_together = pool_at_mean_norm if self.rescale and self.output == "mean" else pool
-        return put_together(view.tokens, assignment, prefix=view.prefix)
+        pooling = pool_at_mean_norm if self.rescale and self.output == "mean" else pool
+        return pooling(view.tokens, assignment, prefix=view.prefix)
 
     def macs(self, step: StepShape) -> int:
         width = step.heads * step.head_dim if self.features == "keys" else step.dim

@@ -7,30 +7,32 @@ from typing import ClassVar
 
 from foveate.core import Assignment, merge_most_similar
 from foveate.core.match import halves
-from foveate.methods.base import BlockView, Method, Need, Site, StepShape, register
+from foveate.methods.base import BlockView, Kind, Method, Need, Site, StepShape
+from foveate.methods.registry import register
 
 
-@register("tome", "ToMe", "merge")
+@register
 @dataclass(frozen=True)
 class ToMe(Method):
     """Merge the most similar pairs of tokens, a few in every block.
 
-    Tokens at alternating positions of the whole sequence form two halves; each token of the first proposes to its
-    nearest in the second, by the cosine of keys averaged over heads, and the best proposals merge into means
-    weighted by size. The stripped prefix tokens count in the alternation, as they do in the original, so the
-    halves are the original's. Deviations: registers, which the original does not know, are never merged; and on a
-    model without a class token the tokens that stay keep their order, where the original leaves them in order of
-    similarity.
+    Tokens at alternating positions of the whole sequence form two halves. Each token of the first half proposes to its
+    nearest token in the second, by the cosine of keys averaged over heads. The best proposals merge into means weighted
+    by size. Prefix tokens count in the alternation, as in the original, so the halves are the same.
+
+    Deviations: register tokens, which the original does not support, are never merged. On a model without a class
+    token the tokens that stay keep their order; the original sorts them by similarity.
     """
 
-    carry: bool = True
-    """Add log(size) to attention logits: a merged token weighs as much as its members (proportional attention)."""
+    proportional_attention: bool = True
+    """Add log(size) to attention logits, so that a merged token weighs as much as its members."""
 
     site: ClassVar[Site] = Site.POST_ATTN
+    kind: ClassVar[Kind] = "merge"
 
     @property
     def uses_size(self) -> bool:
-        return True  # means are weighted by size, also where attention is not
+        return True  # means are weighted by size even if attention is not
 
     def needs(self, has_cls: bool) -> frozenset[Need]:
         return frozenset({"keys"})

@@ -1,4 +1,4 @@
-"""Plain top-k selection, the baseline that every scored method contains."""
+"""Plain top-k selection, which every method that ranks tokens contains."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from foveate.core import Assignment, keep_topk
-from foveate.methods.base import BlockView, Method, Need, Site, StepShape, register
+from foveate.methods.base import BlockView, Kind, Method, Need, Site, StepShape
+from foveate.methods.registry import register
 
 
-@register("topk", "Top-k", "select")
+@register
 @dataclass(frozen=True)
 class TopK(Method):
     """Keep the most attended tokens and drop the others.
@@ -19,6 +20,7 @@ class TopK(Method):
     """
 
     site: ClassVar[Site] = Site.POST_ATTN
+    kind: ClassVar[Kind] = "select"
 
     def needs(self, has_cls: bool) -> frozenset[Need]:
         return frozenset({"cls_attn"}) if has_cls else frozenset({"attn_received"})
@@ -27,5 +29,5 @@ class TopK(Method):
         return keep_topk(view.cls_attn if view.has_cls else view.attn_received, keep)
 
     def macs(self, step: StepShape) -> int:
-        # attention received comes out of the attention itself, formed once for both
+        # attention received is read from the attention matrix that the block computes anyway
         return step.cls_row_macs if step.has_cls else 0

@@ -1,4 +1,4 @@
-"""Ward's agglomeration weighted by attention: this library's own, for pretrained models that are not trained again."""
+"""Ward's agglomeration weighted by attention: a method of this library for pretrained models, without training."""
 
 from __future__ import annotations
 
@@ -9,31 +9,33 @@ from torch import Tensor
 
 from foveate.core import Assignment, cluster_means, keep_topk, pool, pool_at_mean_norm, ward_greedy, ward_rounds
 from foveate.core.ward import merges_by_round
-from foveate.methods.base import BlockView, Method, Need, Site, StepShape, middle_blocks, register
+from foveate.methods.base import BlockView, Kind, Method, Need, Site, StepShape, middle_blocks
+from foveate.methods.registry import register
 
 
-@register("ward", "Ward", "merge")
+@register
 @dataclass(frozen=True)
 class Ward(Method):
-    """Merge the tokens whose union loses least of what the model attends to.
+    """Merge the tokens whose union loses the least of what the model attends to.
 
-    Merging i and j costs w_i w_j / (w_i + w_j) |x_i - x_j|^2 on the residual stream between attention and MLP, Ward's
-    criterion. The weight w is the attention a token receives from all queries, sum over heads; on a model with a class
-    token its geometric mean with the class token's attention. The merged token is the mean of its members weighted by
-    w, at their mean norm, and later attention adds log(size). ``Budget`` takes an equal share of the tokens at four
-    evenly spaced blocks, none in the first quarter.
+    Merging i and j costs w_i w_j / (w_i + w_j) |x_i - x_j|^2 (Ward's criterion) on the residual stream between
+    attention and MLP. The weight w is the attention a token receives from all queries, summed over heads. On a model
+    with a class token it is the geometric mean of that and the class token's attention. A merged token is the mean of
+    its members weighted by w, scaled to their mean norm, and later attention adds log(size). ``Budget`` removes an
+    equal share of the tokens at four evenly spaced blocks, none in the first quarter.
     """
 
     search: Literal["rounds", "greedy"] = "rounds"
     """How merges are found: in a few rounds between alternating halves, or one by one, exact and slow."""
     rounds: int = 3
-    """Rounds a reduction is spread over; more are used where each would merge more than half."""
-    carry: bool = True
-    """Add log(size) to attention logits: a merged token weighs as much as its members."""
+    """Rounds that share the merges of a reduction; more are used if each would merge more than half."""
+    proportional_attention: bool = True
+    """Add log(size) to attention logits, so that a merged token weighs as much as its members."""
     rescale: bool = True
-    """Give a merged token its members' mean norm; the mean itself is shorter."""
+    """Scale a merged token to its members' mean norm; the mean itself is shorter."""
 
     site: ClassVar[Site] = Site.POST_ATTN
+    kind: ClassVar[Kind] = "merge"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,8 +58,8 @@ class Ward(Method):
         return cluster_means(clusters, view.size, weight)
 
     def combine(self, view: BlockView, assignment: Assignment) -> Tensor:
-        put_together = pool_at_mean_norm if self.rescale else pool
-        return put_together(view.tokens, assignment, prefix=view.prefix)
+        pooling = pool_at_mean_norm if self.rescale else pool
+        return pooling(view.tokens, assignment, prefix=view.prefix)
 
     def macs(self, step: StepShape) -> int:
         if step.keep == 0:

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
-import torchvision
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from foveate.adapters import CHILD
-from foveate.models.hvt_weights import convert_weights, unwrapped
+from foveate.adapters import CHILD, Built, ImageSize, inspect, library_for
+from foveate.adapters.timm_weights import unwrapped
 from foveate.storage import MANIFEST, load
-
-CLASSIFIERS = (
-    *("head", "head_dist", "aux_head", "fc"),  # timm, LV-ViT's second one included
-    *("classifier", "cls_classifier", "distillation_classifier"),  # transformers
-    "heads",  # torchvision
-)
 
 
 def load_model(
@@ -31,44 +20,66 @@ def load_model(
 ) -> nn.Module:
     """The model called ``name``, with its library's weights (``pretrained``), those of a file, or random ones.
 
-    ``options`` go to the library: ``num_classes``, and ``img_size`` (timm) or ``image_size`` (torchvision). A
-    directory of ``foveate.save`` brings everything along, and takes none.
+    Args:
+        name: a timm name, ``hf:NAME-OR-PATH``, ``torchvision:NAME``, or a directory written by ``foveate.save``.
+        pretrained: load the library's weights; ``hf:`` models always come with theirs.
+        weights: a safetensors file, or one of ``torch.save`` that holds plain weights.
+        options: for the library: ``num_classes``, and ``img_size`` (timm) or ``image_size`` (torchvision). A saved
+            directory takes none.
     """
-    return load_and_tell(name, pretrained=pretrained, weights=weights, options=options)[0]
+    return load_with_report(name, pretrained=pretrained, weights=weights, options=options).model
 
 
-def load_and_tell(
+def load_with_report(
     name: str, *, pretrained: bool = False, weights: str | Path | None = None, options: dict[str, Any] | None = None
-) -> tuple[nn.Module, list[str]]:
-    """``load_model``, and the names of what a file of weights or a transformers checkpoint left as it was, untrained.
-
-    Of timm's and torchvision's own weights nothing is told.
-    """
-    model, unfilled = _find(name, pretrained, options or {})
-    return model, load_weights_(model, Path(weights)) if weights else unfilled
+) -> Built:
+    """``load_model``, and the names of the parameters that no trained weights have filled."""
+    built = _find(name, pretrained, options or {})
+    return Built(built.model, tuple(load_weights_(built.model, Path(weights)))) if weights else built
 
 
 def brings_architecture(name: str) -> bool:
     """Whether a model of that name comes as it was built: from a directory, or from transformers."""
-    return name.startswith("hf:") or Path(name).is_dir()
+    return Path(name).is_dir() or library_for(name)[0].brings_architecture
+
+
+def comes_trained(name: str, pretrained: bool, weights: str | Path | None) -> bool:
+    """Whether the model asked for has trained weights, as far as its name tells."""
+    return bool(pretrained or weights) or Path(name).is_dir() or library_for(name)[0].always_trained
+
+
+def size_options(name: str, image_size: ImageSize | None) -> dict[str, Any]:
+    """The size of the images as options of the library that builds ``name``."""
+    return {} if image_size is None or Path(name).is_dir() else library_for(name)[0].size_options(image_size)
+
+
+def class_options(name: str, num_classes: int | None, pretrained: bool) -> dict[str, Any]:
+    """The number of classes as options of the library that builds ``name``; a saved directory takes none."""
+    if num_classes is None or Path(name).is_dir():
+        return {}
+    return library_for(name)[0].class_options(num_classes, pretrained)
 
 
 def load_weights_(model: nn.Module, path: Path) -> list[str]:
-    """Fill ``model`` from a file of weights; returns the names of what the file does not have and stays as it was.
+    """Fill ``model`` from a file of weights; returns the names of parameters that the file does not have.
 
-    That is a classifier that did not fit, and what a reduction learns (HVT's positions behind its poolings) where the
-    file is of a model without any. Positions of a timm model are resampled to its image size. Anything else that does
-    not fit is an error. The file is safetensors, or of ``torch.save`` and read as plain weights: nothing in it is
-    executed.
+    Those are a classifier that did not fit, and what a reduction learns (HVT's positions behind its poolings) where
+    the file is of a model without any. Positions of a timm model are resampled to its image size. Anything else that
+    does not fit is an error. The file is safetensors, or of ``torch.save`` and read as plain weights: nothing in it
+    is executed.
     """
+    family = inspect(model)
     found = _read_weights(path)
     unlearned = [name for name in model.state_dict() if name.startswith(f"{CHILD}.") and name not in found]
-    tensors = _converted(found, model, path)
+    try:
+        tensors = family.convert_weights(found)
+    except ValueError as error:
+        raise ValueError(f"The weights in {path} do not fit this {type(model).__name__}: {error}") from error
     own = model.state_dict()
     missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     differing = [name for name in own if name in tensors and tensors[name].shape != own[name].shape]
-    new = [name for name in (*differing, *missing) if is_classifier(name)]
-    wrong = [name for name in (*differing, *missing, *unknown) if not is_classifier(name)]
+    new = [name for name in (*differing, *missing) if family.is_classifier(name)]
+    wrong = [name for name in (*differing, *missing, *unknown) if not family.is_classifier(name)]
     if wrong:
         raise ValueError(
             f"The weights in {path} do not fit this {type(model).__name__}: {len(wrong)} names are missing, unknown or "
@@ -77,20 +88,6 @@ def load_weights_(model: nn.Module, path: Path) -> list[str]:
     kept = {name: tensor for name, tensor in tensors.items() if name in own and name not in new}
     model.load_state_dict(own | kept)
     return [*new, *unlearned]
-
-
-def _converted(weights: dict[str, Tensor], model: nn.Module, path: Path) -> dict[str, Tensor]:
-    if not isinstance(model, VisionTransformer):
-        return weights
-    try:
-        return convert_weights(weights, model)
-    except ValueError as error:
-        raise ValueError(f"The weights in {path} do not fit this {type(model).__name__}: {error}") from error
-
-
-def is_classifier(name: str) -> bool:
-    """Whether a parameter or module of that name turns features into a prediction."""
-    return name.split(".")[0] in CLASSIFIERS
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
@@ -110,51 +107,10 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
     return data
 
 
-def _find(name: str, pretrained: bool, options: dict[str, Any]) -> tuple[nn.Module, list[str]]:
-    library, colon, rest = name.partition(":")
-    if colon and library == "hf":
-        return _from_transformers(rest, options)
-    if colon and library == "torchvision":
-        return _from_torchvision(rest, pretrained, options), []
+def _find(name: str, pretrained: bool, options: dict[str, Any]) -> Built:
     if (Path(name) / MANIFEST).is_file():
-        return load(name), []
+        return Built(load(name), ())
     if Path(name).is_dir():
         raise ValueError(f"The directory {name} has no {MANIFEST}. For a transformers checkpoint write hf:{name}.")
-    if not timm.is_model(name):
-        raise ValueError(_unknown("timm model", name, timm.list_models()))
-    return _build(lambda: timm.create_model(name, pretrained=pretrained, **options), name), []
-
-
-def _from_torchvision(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
-    known = torchvision.models.list_models(module=torchvision.models)
-    if name not in known:
-        raise ValueError(_unknown("torchvision model", name, known))
-    weights = "DEFAULT" if pretrained else None
-    return _build(lambda: torchvision.models.get_model(name, weights=weights, **options), name)
-
-
-def _from_transformers(name: str, options: dict[str, Any]) -> tuple[nn.Module, list[str]]:
-    try:
-        from transformers import AutoModel, AutoModelForImageClassification
-    except ImportError as error:
-        raise ValueError("hf: models need transformers: pip install foveate[hf]") from error
-    labels = {"num_labels": options["num_classes"], "ignore_mismatched_sizes": True} if "num_classes" in options else {}
-    told: dict[str, Any] = {"trust_remote_code": False, "output_loading_info": True}
-    try:
-        model, info = AutoModelForImageClassification.from_pretrained(name, **told, **labels)
-    except ValueError:  # no classifier is known for this kind of model
-        model, info = AutoModel.from_pretrained(name, **told)
-    return model, [*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])]
-
-
-def _build(create: Callable[[], nn.Module], name: str) -> nn.Module:
-    """Call ``create``; what a library says about options a model does not take becomes an error of the user's."""
-    try:
-        return create()
-    except (RuntimeError, TypeError, AssertionError) as error:
-        raise ValueError(f"{name} cannot be built like this: {error}") from error
-
-
-def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=4)
-    return f"There is no {kind} {name!r}." + (f" Did you mean {', '.join(close)}?" if close else "")
+    library, inner = library_for(name)
+    return library.build(inner, pretrained, options)

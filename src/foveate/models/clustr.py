@@ -17,8 +17,10 @@ from timm.models._manipulate import checkpoint
 from timm.models.pvt_v2 import MlpWithDepthwiseConv, PyramidVisionTransformerStage, PyramidVisionTransformerV2
 from torch import Tensor, nn
 
+from foveate.adapters import linear_macs, register_family
+from foveate.adapters.timm_family import TimmFamily
 from foveate.core.windows import windows_of
-from foveate.cost import Cost
+from foveate.costs import Cost
 from foveate.models.clustr_attention import (
     Clustering,
     GridAttention,
@@ -123,7 +125,7 @@ class ClusTR(PyramidVisionTransformerV2):
         self.depths, self.scales, self.clustering = tuple(depths), ratios, how
         self.img_size = to_2tuple(img_size)
         """The images it is meant for; it takes any."""
-        self._own_options = {
+        self.own_options: dict[str, Any] = {
             "depths": self.depths,
             "embed_dims": tuple(embed_dims),
             "num_heads": tuple(num_heads),
@@ -167,29 +169,55 @@ class ClusTR(PyramidVisionTransformerV2):
             least = f"{STRIDE} x {STRIDE}"
             raise ValueError(f"ClusTR takes images (B, C, H, W) of {least} pixels at least; got {tuple(x.shape)}.")
 
-    @property
-    def recipe_options(self) -> dict[str, Any]:
-        """What builds a model of this shape again, as plain data."""
-        own = {"num_classes": self.num_classes, "global_pool": self.global_pool, "img_size": self.img_size}
-        return self._own_options | own
 
-    def foveate_cost(self, image_size: Sequence[int] | None = None) -> Cost:
-        """What one image (channels, height, width) costs; the clustering is the reduction's own part."""
-        height, width = (image_size or (self.in_chans, *self.img_size))[1:]
+@register_family
+class ClusTRFamily(TimmFamily):
+    """ClusTR, which chooses itself what its tokens attend to: trained, saved and drawn, but not reduced."""
+
+    title = "ClusTR"
+    library = "timm-backbone"
+
+    @classmethod
+    def matches(cls, model: nn.Module) -> bool:
+        return isinstance(model, ClusTR)
+
+    def check(self) -> None:
+        """Every ClusTR is understood."""
+
+    @property
+    def refusal(self) -> str:
+        return f"{type(self.model).__name__} decides itself which tokens it attends to; it is not reduced."
+
+    @property
+    def blocks(self) -> list[nn.Module]:
+        return [block for stage in self.model.stages for block in stage.blocks]
+
+    @property
+    def image_size(self) -> tuple[int, int, int]:
+        height, width = self.model.img_size
+        return int(self.model.in_chans), int(height), int(width)
+
+    def build_options(self) -> dict[str, Any]:
+        model = self.model
+        own = {"num_classes": model.num_classes, "global_pool": model.global_pool, "img_size": model.img_size}
+        return model.own_options | own
+
+    def cost(self, image_size: Sequence[int] | None = None) -> Cost:
+        """What one image costs; the clustering is the reduction's own part."""
+        model = self.model
+        height, width = (image_size or self.image_size)[1:]
         grid = _after_conv(height, width, kernel=7, stride=4)
-        params = sum(p.numel() for p in self.parameters())
-        macs = grid[0] * grid[1] * self.patch_embed.proj.weight.numel()
+        macs = grid[0] * grid[1] * model.patch_embed.proj.weight.numel()
         own, tokens = 0, []
-        stages: Any = self.stages
-        for stage in stages:
+        for stage in model.stages:
             if stage.downsample is not None:
                 grid = _after_conv(*grid, kernel=3, stride=2)
                 macs += grid[0] * grid[1] * stage.downsample.proj.weight.numel()
             work, clustering = stage_macs(stage, grid)
             macs, own = macs + work + clustering, own + clustering
             tokens += [grid[0] * grid[1]] * len(stage.blocks)
-        macs += self.head.weight.numel() if isinstance(self.head, nn.Linear) else 0
-        return Cost(params, macs, own, tuple(tokens))
+        macs += linear_macs(model.head)
+        return Cost(sum(p.numel() for p in model.parameters()), macs, own, tuple(tokens))
 
 
 def stage_macs(stage: Any, grid: tuple[int, int]) -> tuple[int, int]:

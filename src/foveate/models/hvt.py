@@ -18,9 +18,11 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
+from foveate.adapters import register_family
+from foveate.adapters.timm_vit import TimmVit
+from foveate.adapters.timm_weights import convert_weights
 from foveate.api import reduce_
 from foveate.methods.hvt_pool import HVTPool, Pool
-from foveate.models.hvt_weights import convert_weights
 from foveate.models.pyramid import Pyramid
 from foveate.models.untrained import untrained
 
@@ -37,6 +39,24 @@ ENTRY_POINTS: dict[str, dict[str, Any]] = {
     "hvt_small_2_2d": {"num_heads": 6, "stages": 2, "pool_dim": 2, "patch_size": 8},
 }
 """The two sizes, and the paper's names with what they stand for."""
+
+
+class HVT(VisionTransformer):
+    """timm's VisionTransformer under a name of its own; all that makes it an HVT is its reduction."""
+
+
+@register_family
+class HVTFamily(TimmVit):
+    """Built again without its poolings, which the stored reduction adds."""
+
+    title = "HVT"
+
+    @classmethod
+    def matches(cls, model: nn.Module) -> bool:
+        return isinstance(model, HVT)
+
+    def build_options(self) -> dict[str, Any]:
+        return super().build_options() | {"stages": 0}
 
 
 def build_hvt(
@@ -62,8 +82,7 @@ def build_hvt(
         method.own_counts(depth, grid)  # refuses what cannot be pooled before a large model is made
     shape = {"embed_dim": HEAD_DIM * num_heads, "depth": depth, "num_heads": num_heads}
     head = {"class_token": class_token, "global_pool": "token" if class_token else "avg", "fc_norm": False}
-    model: Any = VisionTransformer(img_size=img_size, patch_size=patch_size, **{**shape, **head, **options})
-    model.recipe_options = {"stages": 0}  # a save says itself how the model is reduced
+    model = HVT(img_size=img_size, patch_size=patch_size, **{**shape, **head, **options})
     return model if method is None else reduce_(model, method)
 
 

@@ -7,7 +7,7 @@ tokens are removed the maximum is over those that are left.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from timm.layers import PatchEmbed, to_2tuple
@@ -15,6 +15,9 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
+from foveate.adapters import linear_macs, register_family
+from foveate.adapters.engine import Stream
+from foveate.adapters.timm_vit import TimmVit
 from foveate.models.untrained import untrained
 
 STEM_WIDTH = 64
@@ -46,9 +49,6 @@ def stem(in_chans: int, width: int, patch_size: int) -> nn.Sequential:
 
 class LVViT(VisionTransformer):
     """A ViT with that stem and that second head."""
-
-    head_on_any_tokens: ClassVar[bool] = True
-    """Its head takes however many patch tokens are left, or are kept, and counts each once."""
 
     def __init__(self, patch_size: Any = 16, in_chans: int = 3, embed_dim: int = 384, **options: Any) -> None:
         side, other = to_2tuple(patch_size)
@@ -82,6 +82,41 @@ class LVViT(VisionTransformer):
         if keep is not None:
             said = said.masked_fill(keep[..., None] == 0, -torch.inf)
         return by_class + said.amax(dim=1) / 2
+
+
+@register_family
+class LVViTFamily(TimmVit):
+    """Its head takes however many patch tokens are left, or still count, and counts each once."""
+
+    title = "LV-ViT"
+    classifier_names = ("head", "aux_head")
+
+    @classmethod
+    def matches(cls, model: nn.Module) -> bool:
+        return isinstance(model, LVViT)
+
+    @property
+    def known_class(self) -> type:
+        return LVViT
+
+    @property
+    def head_reads_patches(self) -> bool:
+        return True
+
+    @property
+    def extra_macs_per_patch(self) -> int:
+        return linear_macs(self.model.aux_head)
+
+    @property
+    def reads_weights(self) -> bool:
+        """Tokens that training only masks are hidden from a head that reads each of them."""
+        return self.reducer is not None and self.reducer.masks
+
+    def token_weights(self, stream: Stream) -> Tensor | None:
+        return stream.keep if self.reads_weights else None
+
+    def predict(self, tokens: Tensor, weights: Tensor | None, pre_logits: bool = False) -> Tensor:
+        return LVViT.forward_head(self.model, tokens, pre_logits, weights)
 
 
 def _check_pooling(wanted: str | None, num_classes: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from timm.models._features import FeatureInfo, feature_take_indices
 from torch import Tensor, nn
 
-from foveate.adapters import Step, encode, find_adapter, reduction_of, spread
+from foveate.adapters import Step, inspect, reducer_of, spread
 from foveate.methods.hvt_pool import HVTPool
 
 
@@ -20,9 +20,9 @@ class Pyramid(nn.Module):
 
     def __init__(self, model: Any, out_indices: Any) -> None:
         super().__init__()
-        reduction = reduction_of(model)
+        reducer = reducer_of(model)
         depth = len(model.blocks)
-        pooling = [] if reduction is None else [block for block in range(depth) if reduction.plan.acts_in(block)]
+        pooling = [] if reducer is None else [block for block in range(depth) if reducer.plan.acts_in(block)]
         self.ends = [*pooling, depth - 1]
         """The block in which each level ends."""
         self.levels, last = feature_take_indices(len(self.ends), out_indices)
@@ -42,22 +42,21 @@ class Pyramid(nn.Module):
         self.model.blocks = self.model.blocks[: last_block + 1]
         self.model.norm = nn.Identity()
         self.model.reset_classifier(0)
-        reduction = reduction_of(self.model)
-        if reduction is None:
+        reducer = reducer_of(self.model)
+        if reducer is None:
             return
-        for block in [block for block in reduction.modules_by_block if block > last_block]:
-            del reduction.learned[str(block)]
+        reducer.drop_blocks_from(last_block + 1)
         if pools:  # the last level is read just before this pooling, which therefore waits for no gradient
-            reduction.learned[str(last_block)].requires_grad_(False)
+            reducer.learned[str(last_block)].requires_grad_(False)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         self.model.set_grad_checkpointing(enable)
 
     def forward(self, images: Tensor) -> list[Tensor]:
         """The chosen levels, each (B, C, H, W)."""
-        adapter = find_adapter(self.model)
-        encoded = encode(adapter, self.model, images, record=True)
-        prefix, grid = adapter.num_prefix(self.model), adapter.grid(self.model, *images.shape[-2:])
+        family = inspect(self.model)
+        encoded = family.encode(images, record=True)
+        prefix, grid = family.num_prefix, family.grid_for(*images.shape[-2:])
         maps: dict[int, Tensor] = {}
         steps: list[Step] = []
         for level, end in enumerate(self.ends[: max(self.levels) + 1]):
@@ -77,5 +76,5 @@ class Pyramid(nn.Module):
 
 
 def _pools_the_grid(model: nn.Module) -> bool:
-    reduction = reduction_of(model)
-    return reduction is not None and isinstance(reduction.method, HVTPool) and reduction.method.pool_dim == 2
+    reducer = reducer_of(model)
+    return reducer is not None and isinstance(reducer.method, HVTPool) and reducer.method.pool_dim == 2

@@ -1,4 +1,4 @@
-"""The papers' printed tables, each row built and counted again.
+"""The printed tables of papers, each row built and counted again.
 
 A module in this package registers a table with one function::
 
@@ -6,8 +6,8 @@ A module in this package registers a table with one function::
     def evit_table_1() -> Table:
         \"\"\"EViT, table 1: MACs of DeiT-S over keep rates.\"\"\"
 
-The docstring's first line is what the listing says. A row states whether the paper's number was met; a table holds
-when all of its rows do, and ``foveate tables`` exits with 1 otherwise.
+The listing shows the first line of the docstring. Rows are judged by ``foveate.tables.figures``: the one rounding rule.
+A table holds if all of its rows do, and ``foveate tables`` exits with 1 otherwise.
 """
 
 from foveate.tables.registry import Row, Table, all_tables, table

@@ -3,62 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import timm
-import torch
-from torch import nn
-
 import foveate as fv
-from foveate.adapters import reduction_of
-from foveate.cost import step_shape
+from foveate.adapters import inspect
 from foveate.methods import HVTPool
+from foveate.tables.figures import GIGA, Figure, score, verdict
+from foveate.tables.models import PrintedModel, steps_of
 from foveate.tables.registry import Row, Table, table
 
 COLUMNS = ("table", "model", "GFLOPs", "as paper", "true", "M params", "counted", "remark")
 NOTE = """\
-FLOPs: {flops}; parameters: {params}. A cell holds when ours rounds to what is printed.
+FLOPs: {flops}; parameters: {params}. A row holds when both round to what is printed.
 "as paper": 12 n d^2 + 2 n^2 d for each block, patch embedding and head, all multiply-accumulates, and with them the \
-bias of convolutions and the elements that enter a pooling. Those last two decide one cell alone: 0.69 in table 7 \
+bias of convolutions and the elements that enter a pooling. Those last two decide a single figure: 0.69 in table 7 \
 (without them 0.6849). "true" is fv.cost: matrix products and convolutions.
 Tables 3-9 are counted with a head of 100 classes (CIFAR-100), tables 1 and 2 and section 4.2 with one of 1000.
 DeiT + PoWER: the paper prints no K list, so its FLOPs cannot be counted; its parameters are DeiT's. Neither is judged.
 Section 4.2 prints FLOPs only."""
 
 
-@dataclass(frozen=True)
-class Printed:
-    """One printed row and the model it speaks of."""
-
-    place: str
-    label: str
-    flops: str | None
-    params: str | None
-    architecture: str
-    options: dict[str, Any]
-    judged: bool = True
+def small(place: str, label: str, flops: str, params: str | None, classes: int = 100, **options: Any) -> PrintedModel:
+    """A row about HVT-S, with four stages unless ``options`` has another number."""
+    return PrintedModel(place, label, flops, params, "hvt_small", {"stages": 4, "num_classes": classes, **options})
 
 
-def small(place: str, label: str, flops: str, params: str | None, classes: int = 100, **options: Any) -> Printed:
-    """A row about HVT-S, with four stages unless it says otherwise."""
-    return Printed(place, label, flops, params, "hvt_small", {"stages": 4, "num_classes": classes, **options})
-
-
-def deit(place: str, size: str, label: str, flops: str, params: str, judged: bool = True, **options: Any) -> Printed:
-    return Printed(place, label, flops, params, f"deit_{size}_patch16_224", options, judged)
+def deit(
+    place: str, size: str, label: str, flops: str, params: str, judged: bool = True, **options: Any
+) -> PrintedModel:
+    return PrintedModel(place, label, flops, params, f"deit_{size}_patch16_224", options, judged)
 
 
 PRINTED = (
     deit("1", "tiny", "DeiT-Ti", "1.25", "5.72"),
     deit("1", "tiny", "DeiT-Ti + PoWER", "0.80", "5.72", judged=False),
-    Printed("1", "HVT-Ti-1", "0.64", "5.74", "hvt_tiny_1", {}),
-    Printed("1", "Scale HVT-Ti-4", "1.39", "22.12", "scale_hvt_tiny_4", {}),
+    PrintedModel("1", "HVT-Ti-1", "0.64", "5.74", "hvt_tiny_1", {}),
+    PrintedModel("1", "Scale HVT-Ti-4", "1.39", "22.12", "scale_hvt_tiny_4", {}),
     deit("1", "small", "DeiT-S", "4.60", "22.05"),
     deit("1", "small", "DeiT-S + PoWER", "2.70", "22.05", judged=False),
-    Printed("1", "HVT-S-1", "2.40", "22.09", "hvt_small_1", {}),
-    Printed("2", "DeiT-Ti with CLS", "1.25", "5.72", "hvt_tiny", {"stages": 0, "class_token": True}),
-    Printed("2", "DeiT-Ti without CLS", "1.25", "5.72", "hvt_tiny", {"stages": 0}),
+    PrintedModel("1", "HVT-S-1", "2.40", "22.09", "hvt_small_1", {}),
+    PrintedModel("2", "DeiT-Ti with CLS", "1.25", "5.72", "hvt_tiny", {"stages": 0, "class_token": True}),
+    PrintedModel("2", "DeiT-Ti without CLS", "1.25", "5.72", "hvt_tiny", {"stages": 0}),
     small("3", "HVT-S-4 conv", "1.47", "23.54", pool="conv"),
     small("3", "HVT-S-4 avg", "1.39", "21.77", pool="avg"),
     small("3", "HVT-S-4 max", "1.39", "21.77", pool="max"),
@@ -83,7 +68,7 @@ PRINTED = (
     small("8", "HVT-S-4, patch 16", "1.39", "21.77"),
     small("8", "HVT-S-4, patch 32", "0.37", "22.55", patch_size=32),
     deit("9", "small", "DeiT-S", "4.60", "21.70", num_classes=100),
-    Printed("9", "HVT-S-2 (2D)", "4.62", "21.80", "hvt_small_2_2d", {"num_classes": 100}),
+    PrintedModel("9", "HVT-S-2 (2D)", "4.62", "21.80", "hvt_small_2_2d", {"num_classes": 100}),
     small("4.2", "HVT-S-4, 11 heads", "4.51", None, 1000, num_heads=11),
     small("4.2", "HVT-S-4, 48 blocks", "4.33", None, 1000, depth=48),
     small("4.2", "HVT-S-4, patch 8, 192 px", "4.35", None, 1000, patch_size=8, img_size=192),
@@ -96,67 +81,44 @@ def hvt() -> Table:
     """HVT, tables 1-9 and section 4.2: parameters and FLOPs of every model."""
     rows, flops, params = [], [], []
     for printed in PRINTED:
-        model = build(printed)
-        flops_hold, params_hold = verdicts(printed, model)
-        flops += [flops_hold] if flops_hold is not None else []
-        params += [params_hold] if params_hold is not None else []
-        rows.append(row(printed, model, (flops_hold, params_hold)))
+        row, figures = count(printed)
+        rows.append(row)
+        if printed.judged:
+            flops.append(figures[0])
+            params.append(figures[1])
     note = NOTE.format(flops=score(flops), params=score(params))
     return Table("HVT, tables 1-9 and section 4.2", COLUMNS, tuple(rows), note)
 
 
-def build(printed: Printed) -> nn.Module:
-    """The model of a row. Costs are read off its shapes, so it needs no memory."""
-    with torch.device("meta"):
-        return timm.create_model(printed.architecture, **printed.options)
+def count(printed: PrintedModel) -> tuple[Row, tuple[Figure, Figure]]:
+    """Build the model of a row and put what it costs beside what is printed."""
+    model = printed.build()
+    cost = fv.cost(model)
+    flops, params = printed.figures(papers_flops(model) if printed.judged else None, cost.params)
+    cells = (
+        printed.place,
+        printed.label,
+        flops.value,
+        flops.counted,
+        cost.macs / GIGA if printed.judged else None,
+        params.value,
+        params.counted,
+        "" if printed.judged else "no K list printed",
+    )
+    return Row(cells, verdict(flops, params)), (flops, params)
 
 
 def papers_flops(model: Any) -> int:
-    """Multiply-accumulates, the bias of convolutions, and the elements that enter a pooling."""
+    """Count multiply-accumulates, the bias of convolutions, and the elements that enter a pooling."""
     embedding_bias = model.patch_embed.num_patches * model.embed_dim
     return fv.cost(model).macs + embedding_bias + sum(pooling_elements(model))
 
 
 def pooling_elements(model: Any) -> Sequence[int]:
-    """What the rule adds for each pooling: the elements that enter it; for a convolution its bias."""
-    reduction = reduction_of(model)
-    if reduction is None:
+    """Return what the rule adds for each pooling: the elements that enter it; for a convolution its bias."""
+    method = inspect(model).reduction.method
+    if method is None:
         return ()
-    assert isinstance(reduction.method, HVTPool)
-    steps = [step_shape(reduction.shape, reduction.plan, block) for block in reduction.modules_by_block]
-    return [step.dim * (step.keep if reduction.method.pool == "conv" else step.n) for step in steps]
-
-
-def rounds_to(value: int, text: str, unit: int) -> bool:
-    """Whether ``value`` is printed as ``text`` in units of ``unit``; a half may go either way."""
-    digits = len(text.partition(".")[2])
-    return abs(value / unit - float(text)) * 10**digits <= 0.5 + 1e-9
-
-
-def verdicts(printed: Printed, model: nn.Module) -> tuple[bool | None, bool | None]:
-    """Whether the FLOPs and the parameters hold; None where there is nothing to judge."""
-    if not printed.judged:
-        return None, None
-    flops = None if printed.flops is None else rounds_to(papers_flops(model), printed.flops, 10**9)
-    params = None if printed.params is None else rounds_to(fv.cost(model).params, printed.params, 10**6)
-    return flops, params
-
-
-def row(printed: Printed, model: nn.Module, holds: tuple[bool | None, bool | None]) -> Row:
-    cost = fv.cost(model)
-    counts = (papers_flops(model) / 1e9, cost.macs / 1e9) if printed.judged else (None, None)
-    cells = (
-        printed.place,
-        printed.label,
-        None if printed.flops is None else float(printed.flops),
-        *counts,
-        None if printed.params is None else float(printed.params),
-        round(cost.params / 1e6, 4),
-        "" if printed.judged else "no K list printed",
-    )
-    judged = [verdict for verdict in holds if verdict is not None]
-    return Row(cells, all(judged) if judged else None)
-
-
-def score(held: Sequence[bool]) -> str:
-    return f"{sum(held)} of {len(held)}"
+    assert isinstance(method, HVTPool)
+    pools = [step for step in steps_of(model) if step.keep < step.n]
+    return [step.dim * (step.keep if method.pool == "conv" else step.n) for step in pools]

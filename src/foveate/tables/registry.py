@@ -1,4 +1,4 @@
-"""What a table is, and how it becomes known."""
+"""What a table is, and the registry of all tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from foveate.report.speed import Progress
+from foveate.evaluation.progress import Progress
 
 Cell = str | int | float | None
 
@@ -20,7 +20,7 @@ class Row:
 
     cells: tuple[Cell, ...]
     holds: bool | None = None
-    """Whether our number meets the printed one; None where there is nothing to meet, or a miss is known."""
+    """Whether our numbers match the printed ones; None where nothing is printed or judged."""
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,16 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     note: str = ""
-    """What a reader has to know: deviations, tolerance, what the paper leaves open."""
+    """What a reader needs to know: deviations, tolerance, what the paper leaves open."""
     speed: Table | None = None
-    """What was measured, where that was asked for. It is never judged: machines differ."""
+    """Measured speeds, with --speed. They are not judged: machines differ."""
 
     def __post_init__(self) -> None:
         for row in self.rows:
             if len(row.cells) != len(self.columns):
-                raise ValueError(f"{self.title!r} has {len(self.columns)} columns; the row {row.cells} does not fit.")
+                raise ValueError(
+                    f"{self.title!r} has {len(self.columns)} columns; the row {row.cells} has {len(row.cells)} cells."
+                )
 
     @property
     def holds(self) -> bool:
@@ -47,28 +49,32 @@ class Table:
 
 
 def silently(label: str) -> AbstractContextManager[Progress | None]:
-    """No progress at all."""
+    """Show no progress."""
     return nullcontext()
 
 
 @dataclass(frozen=True)
 class SpeedOptions:
-    """How to measure a table's speeds. What else there is to set, such as the batch size, the paper has settled."""
+    """How to measure a table's speeds. The paper sets the rest, such as the batch size."""
 
     seconds: float = 20.0
-    """For each measurement."""
+    """Duration of each measurement."""
     progress: Callable[[str], AbstractContextManager[Progress | None]] = silently
-    """Opened with a label around each measurement; gives what is called after each round, or None."""
+    """Called with a label; the context it returns gives the callback for each round of a measurement, or None."""
 
 
 Builder = Callable[..., Table]
-"""Builds a table. One with speeds to measure takes ``speed: SpeedOptions | None = None``; others take nothing."""
+"""Builds a table. A table with speeds takes ``speed: SpeedOptions | None = None``; others take nothing."""
 
 _TABLES: dict[str, Builder] = {}
 
 
 def table(name: str) -> Callable[[Builder], Builder]:
-    """Make a function that builds a table known by ``name``."""
+    """Register a function that builds a table under ``name``.
+
+    Raises:
+        ValueError: If the name is taken.
+    """
 
     def decorate(build: Builder) -> Builder:
         if name in _TABLES:
@@ -80,12 +86,12 @@ def table(name: str) -> Callable[[Builder], Builder]:
 
 
 def has_speeds(build: Builder) -> bool:
-    """Whether a table has speeds to measure."""
+    """Return whether a table has speeds to measure."""
     return "speed" in inspect.signature(build).parameters
 
 
 def all_tables() -> dict[str, Builder]:
-    """Every table by name. Imports the modules of ``foveate.tables``, which register themselves."""
+    """Return every table by name. Imports the modules of ``foveate.tables``, which register themselves."""
     package = importlib.import_module("foveate.tables")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"foveate.tables.{module.name}")

@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
 
-import timm
-import torch
 from torch import nn
 
 import foveate as fv
-from foveate.adapters import reduction_of
-from foveate.cost import step_shape
 from foveate.methods.base import Method, StepShape
 from foveate.tables import token_pooling_figures as figures
+from foveate.tables.figures import GIGA, Figure, score, verdict
+from foveate.tables.models import build_shapes, steps_of
 from foveate.tables.registry import Row, Table, table
 
 DEPTH = 12
 METHODS: dict[str, Method | None] = {
     "DeiT": None,
     "PoWER-BERT": fv.PoWER(),
-    "K-Medoids": fv.TokenPooling(output="medoid", iterations=2, rescale=False, carry=False),
-    "K-Means": fv.TokenPooling(clustering="kmeans", iterations=4, rescale=False, carry=False),
+    "K-Medoids": fv.TokenPooling(output="medoid", iterations=2, rescale=False, proportional_attention=False),
+    "K-Means": fv.TokenPooling(clustering="kmeans", iterations=4, rescale=False, proportional_attention=False),
 }
 RULES = {"DeiT": "blocks", "PoWER-BERT": "blocks", "K-Medoids": "+ n^2 d", "K-Means": "+ 4 n K d"}
-KNOWN_MISSES = {(3, 0, "K-Means")}  # (table, level, method) that no number of iterations explains with the others
+KNOWN_MISSES = {(3, 0, "K-Means")}  # (table, level, method): no number of iterations explains it with the others
 COLUMNS = ("table", "model", "level", "method", "printed", "as paper", "off by", "as run", "+x", "our +x", "rule")
 NOTE = """\
-GMACs. PoWER-BERT and K-Medoids: {both}; K-Means: {kmeans}; unreduced DeiT: {deit}. A cell holds when "as paper" \
+GMACs. PoWER-BERT and K-Medoids: {both}; K-Means: {kmeans}; unreduced DeiT: {deit}. A row holds when "as paper" \
 rounds to what is printed: two digits after the point in table 2 and below 1, one elsewhere.
 Rule: 196*768*d + 1000 d, and in each block 4 m d^2 + 2 m^2 d + 8 (K + 1) d^2, where n patch tokens come in, \
 m = n + 1, and K stay: tokens are pooled between attention and MLP, the class token never. K-Medoids adds n^2 d, \
@@ -37,7 +35,7 @@ K-Means T n K d.
 adds the clusterings foveate leaves out. K-Medoids runs two iterations here, which read one table of all distances, as \
 in the paper; by default foveate runs one, which needs (n - K) K d only.
 T = 4 is fitted: the supplement gives no number of iterations. Table 3, level 0 is off with it and is not judged: its \
-4.7 asks for T between 2.4 and 3.0, the other levels for 3.9 to 4.05. T = 5 charged only where K < n meets the same \
+4.7 needs T between 2.4 and 3.0, the other levels for 3.9 to 4.05. T = 5 charged only where K < n meets the same \
 seven.
 Weighted and unweighted clustering cost the same, in print and here, and are counted once. Head counts are not \
 printed and do not matter to the cost.
@@ -50,7 +48,7 @@ differences of rounded numbers and do not round from ours."""
 
 @dataclass(frozen=True)
 class PrintedCost:
-    """One printed cell, and what it was measured on; ``level`` is None for an unreduced model."""
+    """One printed cost, and what it was measured on; ``level`` is None for an unreduced model."""
 
     table: int
     model: str
@@ -60,26 +58,19 @@ class PrintedCost:
     remark: str = ""
 
     @property
-    def total(self) -> str:
-        return self.text.partition(" ")[0]
-
-    @property
     def share(self) -> float | None:
         """The clustering's part, where it is printed."""
         return float(self.text.partition("+")[2].rstrip(")")) if "+" in self.text else None
 
     @property
-    def digits(self) -> int:
-        return len(self.total.partition(".")[2])
+    def counts(self) -> tuple[int, ...]:
+        """Patch tokens after each block; empty for an unreduced model."""
+        return () if self.level is None else tuple(clamp(complete(self.level.listed)))
 
-    @property
-    def known_miss(self) -> bool:
-        return self.level is not None and (self.table, self.level.number, self.method) in KNOWN_MISSES
-
-    def rounds_from(self, macs: int) -> bool:
-        """Whether ``macs`` is printed like this; in whole numbers, so that both sides of an exact half are."""
-        unit = 10 ** (9 - self.digits)
-        return 2 * abs(macs - int(self.total.replace(".", "")) * unit) <= unit
+    def figure(self, counted: Count) -> Figure:
+        """Put the whole cost beside ours."""
+        known_miss = self.level is not None and (self.table, self.level.number, self.method) in KNOWN_MISSES
+        return Figure(self.text.partition(" ")[0], counted.as_paper, judged=not known_miss)
 
 
 @dataclass(frozen=True)
@@ -100,16 +91,15 @@ class Count:
 @table("token-pooling")
 def token_pooling() -> Table:
     """Token Pooling, supplement, tables 2-5: MACs of PoWER-BERT, K-Means and K-Medoids on three DeiTs."""
-    models = {name: build(width) for name, width in figures.WIDTHS.items()}
-    printed = list(printed_costs())
-    rows = tuple(row(cell, count(models[cell.model], cell)) for cell in printed)
-    return Table("Token Pooling, supplement, tables 2-5", COLUMNS, rows, note(printed, rows))
-
-
-def build(width: int) -> nn.Module:
-    """DeiT-S at another width. Costs are read off its shapes, so it needs no memory."""
-    with torch.device("meta"):
-        return timm.create_model("deit_small_patch16_224", embed_dim=width, num_heads=6)
+    rows: list[Row] = []
+    by_method: dict[str, list[Figure]] = {name: [] for name in METHODS}
+    for cell in printed_costs():
+        counted = count(cell.model, cell.method, cell.counts)
+        by_method[cell.method].append(cell.figure(counted))
+        rows.append(row(cell, counted))
+    both = by_method["PoWER-BERT"] + by_method["K-Medoids"]
+    note = NOTE.format(both=score(both), kmeans=score(by_method["K-Means"]), deit=score(by_method["DeiT"]))
+    return Table("Token Pooling, supplement, tables 2-5", COLUMNS, tuple(rows), note)
 
 
 def printed_costs() -> Iterator[PrintedCost]:
@@ -128,39 +118,40 @@ def printed_costs() -> Iterator[PrintedCost]:
         yield PrintedCost(level.table, level.model, level, "K-Medoids", level.kmedoids)
 
 
-def completed(listed: Sequence[int]) -> list[int]:
-    """A printed list of counts with the one it lacks: a list that is short by one goes on as it ends."""
+def complete(listed: Sequence[int]) -> list[int]:
+    """Repeat the last count of a printed list that is one short."""
     if len(listed) not in (DEPTH, DEPTH - 1):
         raise ValueError(f"A list has {DEPTH} counts, or one less; got {len(listed)}: {tuple(listed)}.")
     return [*listed, *listed[-1:]][:DEPTH]
 
 
-def clamped(counts: Sequence[int]) -> list[int]:
-    """The running minimum: tokens that are gone do not come back."""
+def clamp(counts: Sequence[int]) -> list[int]:
+    """Return the running minimum: tokens that are gone do not come back."""
     return [min(counts[: block + 1]) for block in range(len(counts))]
 
 
-def count(model: Any, cell: PrintedCost) -> Count:
-    """Reduce the model as the cell says, count it, and put it back."""
-    method = METHODS[cell.method]
-    if method is None or cell.level is None:
+@cache
+def build(width: int) -> nn.Module:
+    """Build DeiT-S at another width, as shapes."""
+    return build_shapes("deit_small_patch16_224", embed_dim=width, num_heads=6)
+
+
+@cache  # tables 2-5 print most costs twice
+def count(model_name: str, method_name: str, counts: tuple[int, ...]) -> Count:
+    """Reduce the model as printed, count it, and restore it."""
+    model, method = build(figures.WIDTHS[model_name]), METHODS[method_name]
+    if method is None:
         return Count(fv.cost(model).macs, 0, 0)
-    fv.reduce_(model, method, fv.Keep(clamped(completed(cell.level.listed))))
-    cost, left_out = fv.cost(model), left_out_clusterings(model)
+    fv.reduce_(model, method, fv.Keep(counts))
+    cost = fv.cost(model)
+    # the paper clusters also where foveate has no need to: where all tokens stay, or none
+    idle = [step for step in steps_of(model) if step.keep in (0, step.n)]
     fv.restore_(model)
-    return Count(cost.macs, cost.reduction_macs, left_out)
-
-
-def left_out_clusterings(model: nn.Module) -> int:
-    """What the paper charges for clustering in the blocks where foveate has no need to: all or no tokens stay."""
-    reduction = reduction_of(model)
-    assert reduction is not None
-    steps = [step_shape(reduction.shape, reduction.plan, block) for block in range(reduction.shape.depth)]
-    return sum(papers_clustering(reduction.method, step) for step in steps if step.keep in (0, step.n))
+    return Count(cost.macs, cost.reduction_macs, sum(papers_clustering(method, step) for step in idle))
 
 
 def papers_clustering(method: Method, step: StepShape) -> int:
-    """The paper's charge for one clustering, which depends on no iterations for K-Medoids."""
+    """Return the paper's charge for one clustering; for K-Medoids it does not depend on iterations."""
     if not isinstance(method, fv.TokenPooling):
         return 0
     if method.clustering == "kmedoids":
@@ -169,47 +160,32 @@ def papers_clustering(method: Method, step: StepShape) -> int:
 
 
 def row(cell: PrintedCost, counted: Count) -> Row:
-    """The cell beside our numbers. A known miss is shown, and not judged."""
-    holds = cell.rounds_from(counted.as_paper) or (None if cell.known_miss else False)
-    clustering = counted.clustering + counted.left_out
+    """Put the printed cost beside our numbers."""
+    macs, clustering = cell.figure(counted), counted.clustering + counted.left_out
     return Row(
         (
             cell.table,
             cell.model,
             None if cell.level is None else cell.level.number,
             cell.method,
-            float(cell.total),
-            counted.as_paper / 1e9,
-            round(counted.as_paper / 1e9 - float(cell.total), 4),
-            counted.as_run / 1e9,
+            macs.value,
+            macs.counted,
+            macs.off_by(4),
+            counted.as_run / GIGA,
             cell.share,
-            round(clustering / 1e9, 4) if clustering else None,
-            rule(cell, counted, holds),
+            round(clustering / GIGA, 4) if clustering else None,
+            rule(cell, macs),
         ),
-        holds,
+        verdict(macs),
     )
 
 
-def rule(cell: PrintedCost, counted: Count, holds: bool | None) -> str:
-    """How the cell was counted, and what was done to its list."""
+def rule(cell: PrintedCost, macs: Figure) -> str:
+    """Describe how the cost was counted, and what was done to its list."""
     parts = [RULES[cell.method], cell.remark]
     if cell.level is not None:
-        counts = completed(cell.level.listed)
         parts.append("12th K added" if len(cell.level.listed) < DEPTH else "")
-        parts.append("K list clamped" if clamped(counts) != counts else "")
-    if holds is None:
-        parts.append(f"known: printed {cell.total}, rule gives {counted.as_paper / 1e9:.{cell.digits}f}")
+        parts.append("K list clamped" if cell.counts != tuple(complete(cell.level.listed)) else "")
+    if not macs.judged:
+        parts.append(f"known: printed {macs.printed}, rule gives {macs.counted:.{macs.digits}f}")
     return "; ".join(part for part in parts if part)
-
-
-def note(printed: Sequence[PrintedCost], rows: Sequence[Row]) -> str:
-    """What a reader has to know, with how many cells hold."""
-    verdicts: Mapping[str, list[bool]] = {name: [] for name in METHODS}
-    for cell, line in zip(printed, rows, strict=True):
-        verdicts[cell.method].append(line.holds is True)
-
-    def score(*names: str) -> str:
-        all_of_them = [verdict for name in names for verdict in verdicts[name]]
-        return f"{sum(all_of_them)} of {len(all_of_them)}"
-
-    return NOTE.format(both=score("PoWER-BERT", "K-Medoids"), kmeans=score("K-Means"), deit=score("DeiT"))

@@ -1,6 +1,6 @@
 """Scenes: pictures drawn by foveate itself, to show and to test with, where no images are at hand.
 
-Each shows one object of ten kinds, at a random place, size and turn, in random colours and texture, over a cluttered
+Each shows one object of ten kinds, at a random place, size and turn, in random colors and texture, over a cluttered
 background. Only its form tells its kind. A scene depends on (seed, split, index) and nothing else, can be drawn at any
 resolution, and brings the object's mask, so that it can be measured how many of a model's tokens lie on the object.
 
@@ -28,7 +28,7 @@ from foveate.data.splits import choose_split
 KINDS = tuple(SHAPES)
 """What a scene can show, in the order of labels."""
 COUNTS = {"train": 30_000, "val": 2_000}
-"""Splits, and how many scenes each has where nothing else is said."""
+"""Splits, and how many scenes each has by default."""
 SIZE = 96
 SMALLEST = 32
 """Pixels a side, below which kinds cannot be told apart."""
@@ -123,7 +123,7 @@ def open_scenes(text: str, request: Request) -> ImageData:
     given = [_option(part) for part in text.split(",") if part.strip()]
     options = dict(given)
     if len(options) < len(given):
-        raise DataError(f"scenes:{text} says a value twice. Say it once.")
+        raise DataError(f"scenes:{text} has a value twice. Write it once.")
     split = choose_split(request.split, COUNTS, "scenes:")
     return Scenes(split, **{"count": COUNTS[split], **options}).as_data(request)
 

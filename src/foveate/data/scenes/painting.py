@@ -1,4 +1,4 @@
-"""What scenes are painted with: colours, patterns between two of them, and clutter that is none of the ten kinds.
+"""What scenes are painted with: colors, patterns between two of them, and clutter that is none of the ten kinds.
 
 Places and lengths are shares of the image's side, so that a scene is the same one at any resolution.
 """
@@ -16,7 +16,7 @@ from foveate.data.scenes.shapes import polyline
 BACKGROUNDS = ("smooth", "gradient", "stripes", "blobs")
 TEXTURES = ("plain", "stripes", "dots", "noise", "gradient")
 BEHIND, OBJECT, CLUTTER = (0.08, 0.4), (0.6, 0.92), (0.1, 0.9)
-"""How light colours are, from black to white. Objects are lighter than what is behind them, whatever their hues."""
+"""How light colors are, from black to white. Objects are lighter than what is behind them, whatever their hues."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Canvas:
 
     @staticmethod
     def empty(size: int) -> Canvas:
-        centres = (np.arange(size, dtype=np.float32) + 0.5) / size
-        return Canvas(np.zeros((size, size, 3), dtype=np.float32), centres[None, :], centres[:, None])
+        centers = (np.arange(size, dtype=np.float32) + 0.5) / size
+        return Canvas(np.zeros((size, size, 3), dtype=np.float32), centers[None, :], centers[:, None])
 
     @property
     def size(self) -> int:
@@ -46,19 +46,19 @@ class Canvas:
         """A part of the canvas: what is painted on it is painted on the whole, and cheaper."""
         return Canvas(self.pixels[rows, columns], self.x[:, columns], self.y[rows])
 
-    def paint(self, coverage: Floats, colour: Floats) -> None:
-        """Lay ``colour``, one or one for each pixel, over what is there."""
-        self.pixels[:] += coverage[..., None] * (colour - self.pixels)
+    def paint(self, coverage: Floats, color: Floats) -> None:
+        """Lay ``color``, one or one for each pixel, over what is there."""
+        self.pixels[:] += coverage[..., None] * (color - self.pixels)
 
 
 def coverage(distance: Floats, pixel: float) -> Floats:
-    """How much of each pixel lies within an outline, from the distance of its centre."""
+    """How much of each pixel lies within an outline, from the distance of its center."""
     return np.clip(0.5 - distance / pixel, 0.0, 1.0)
 
 
 def background(draws: Draws, canvas: Canvas) -> None:
-    """Fill the canvas with two dark colours, in some pattern."""
-    kind, first, second = draws.one_of(BACKGROUNDS), _colour(draws, BEHIND), _colour(draws, BEHIND)
+    """Fill the canvas with two dark colors, in some pattern."""
+    kind, first, second = draws.one_of(BACKGROUNDS), _color(draws, BEHIND), _color(draws, BEHIND)
     if kind == "gradient":
         share = _gradient(draws, canvas.x, canvas.y)
     elif kind == "stripes":
@@ -80,8 +80,8 @@ def clutter(draws: Draws, canvas: Canvas) -> None:
 
 
 def texture(draws: Draws, x: Floats, y: Floats) -> Floats:
-    """Colours (..., 3) of an object at its own coordinates, from -1 to 1."""
-    kind, first, second = draws.one_of(TEXTURES), _colour(draws, OBJECT), _colour(draws, OBJECT)
+    """Colors (..., 3) of an object at its own coordinates, from -1 to 1."""
+    kind, first, second = draws.one_of(TEXTURES), _color(draws, OBJECT), _color(draws, OBJECT)
     share: Floats = np.zeros_like(x)
     if kind == "stripes":
         share = _stripes(draws, x, y, 1.2, 2.5)
@@ -112,11 +112,11 @@ def smooth_noise(draws: Draws, size: int, cells: int) -> Floats:
     return weights @ values @ weights.T
 
 
-def _colour(draws: Draws, lightness: tuple[float, float]) -> Floats:
+def _color(draws: Draws, lightness: tuple[float, float]) -> Floats:
     """Any hue, made so dark or so light that the mean of its three parts lies in a range."""
-    colour, wanted = draws.uniform(3), draws.between(*lightness)
-    mean = float(colour.mean())
-    return colour * (wanted / mean) if wanted < mean else 1 - (1 - colour) * ((1 - wanted) / (1 - mean))
+    color, wanted = draws.uniform(3), draws.between(*lightness)
+    mean = float(color.mean())
+    return color * (wanted / mean) if wanted < mean else 1 - (1 - color) * ((1 - wanted) / (1 - mean))
 
 
 def _gradient(draws: Draws, x: Floats, y: Floats) -> Floats:
@@ -155,7 +155,7 @@ def _corner(draws: Draws, canvas: Canvas, x: float, y: float, reach: float) -> N
 
 def _polyline(draws: Draws, canvas: Canvas, x: float, y: float, reach: float, angles: list[float]) -> None:
     """A thin line around (x, y) that turns to each of ``angles`` after ``reach``."""
-    colour, width = _colour(draws, CLUTTER), draws.between(0.006, 0.014)
+    color, width = _color(draws, CLUTTER), draws.between(0.006, 0.014)
     corners = [(0.0, 0.0)]
     for angle in angles:
         corners.append((corners[-1][0] + reach * math.cos(angle), corners[-1][1] + reach * math.sin(angle)))
@@ -163,17 +163,17 @@ def _polyline(draws: Draws, canvas: Canvas, x: float, y: float, reach: float, an
     half = max(high - low for low, high in zip(lows, highs, strict=True)) / 2
     corners = [(px + x - (lows[0] + highs[0]) / 2, py + y - (lows[1] + highs[1]) / 2) for px, py in corners]
     window = canvas.window(*canvas.near(x, y, half + width))
-    window.paint(coverage(polyline(window.x, window.y, corners) - width, 1 / canvas.size), colour)
+    window.paint(coverage(polyline(window.x, window.y, corners) - width, 1 / canvas.size), color)
 
 
 def _fleck(draws: Draws, canvas: Canvas, x: float, y: float, reach: float) -> None:
     """A small spot with an uneven edge, longer than wide."""
-    colour, turn, phase = _colour(draws, CLUTTER), draws.between(0, math.pi), draws.between(0, 2 * math.pi)
+    color, turn, phase = _color(draws, CLUTTER), draws.between(0, math.pi), draws.between(0, 2 * math.pi)
     window = canvas.window(*canvas.near(x, y, 1.3 * reach))
     along, across = turned(window.x - x, window.y - y, turn)
     across = across * 2.2
     edge = 1 + 0.25 * np.sin(3 * np.arctan2(across, along) + phase)
-    window.paint(coverage(np.hypot(along, across) - reach * edge, 2.2 / canvas.size), colour)
+    window.paint(coverage(np.hypot(along, across) - reach * edge, 2.2 / canvas.size), color)
 
 
 def turned(x: Floats, y: Floats, angle: float) -> tuple[Floats, Floats]:

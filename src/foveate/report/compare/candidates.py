@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,18 +10,17 @@ from pathlib import Path
 
 from torch import nn
 
-from foveate.adapters import find_adapter, reduction_of
-from foveate.api import reduce_, restore_
-from foveate.cost import ModelShape, Plan, PlanError, count, unreduced
+from foveate.adapters import copy_root, copy_unreduced, inspect, reducer_of
+from foveate.costs import ModelShape, Plan, count, unreduced
 from foveate.data.preprocessing import Preprocessing
-from foveate.methods.base import Method, all_methods
-from foveate.methods.free_slice import FreeSlice
-from foveate.methods.options import changed_options, method_text, parse
-from foveate.methods.topk import TopK
+from foveate.evaluation.speed import free_slice
+from foveate.methods.base import Method
+from foveate.methods.options import method_text, parse
+from foveate.methods.registry import all_methods
+from foveate.reductions import Reduction
 from foveate.report.compare.comparison import EXACT_LAST_BLOCK, UNREDUCED, Refused
-from foveate.schedule import Budget, Keep
+from foveate.schedules import Budget, Keep, PlanError
 from foveate.storage import load
-from foveate.train.classifier import predicted_classes
 
 DEFAULT_BUDGETS = (0.8, 0.65, 0.5)
 NO_TOKEN_GOES = "The exact last block alone spends no more than that, so that no token would go."
@@ -45,18 +43,14 @@ class Candidate:
         return self.label if self.budget is None else f"{self.method} {self.budget:g}"
 
     @property
-    def counts(self) -> tuple[int, ...]:
-        """Patch tokens after each block."""
-        reduction = reduction_of(self.model)
-        if reduction is not None:
-            return reduction.plan.counts
-        shape = model_shape(self.model)
-        return unreduced(shape).counts
+    def reduction(self) -> Reduction:
+        return inspect(self.model).reduction
 
     @property
-    def exact_last_block(self) -> bool:
-        reduction = reduction_of(self.model)
-        return reduction is not None and reduction.exact_last_block
+    def counts(self) -> tuple[int, ...]:
+        """Patch tokens after each block."""
+        reducer = reducer_of(self.model)
+        return unreduced(inspect(self.model).shape()).counts if reducer is None else reducer.plan.counts
 
 
 @dataclass(frozen=True)
@@ -109,7 +103,7 @@ def find_candidates(
 
     Every asked budget must be met by one method at least; the default ones are tried.
     """
-    shape = model_shape(model)
+    shape = inspect(model).shape()
     exact = not shape.head_reads_patches and shape.num_prefix > 0
     found: list[Candidate] = [Candidate(UNREDUCED, "Unreduced", "none", None, model, "")]
     refused: list[Refused] = []
@@ -136,85 +130,51 @@ def with_shared_weights(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, shared)
 
 
-def twin_of(model: nn.Module) -> nn.Module:
-    """A second root over the same modules, which is all that ``reduce_`` and ``restore_`` change."""
-    twin = copy.copy(model)
-    twin._modules = dict(model._modules)
-    return twin
-
-
 def free_slice_of(candidate: Candidate) -> nn.Module | None:
     """The model that cuts tokens off blindly to the same counts; None where no token goes."""
-    reduction = reduction_of(candidate.model)
-    if reduction is None or not reduces(candidate.model):
+    if not reduces(candidate.model):
         return None
-    method = reduction.method.free_slice() or FreeSlice(site=reduction.method.site)
-    free = restore_(twin_of(candidate.model))
-    return reduce_(
-        free,
-        method,
-        Keep(reduction.plan.counts),
-        exact_last_block=reduction.exact_last_block,
-        unit_qk=reduction.unit_qk,
-    )
+    return free_slice(candidate.model).apply_(copy_unreduced(candidate.model))
 
 
 def reduces(model: nn.Module) -> bool:
     """Whether any token goes in ``model``."""
-    reduction = reduction_of(model)
-    return reduction is not None and any(reduction.plan.acts_in(block) for block in range(reduction.shape.depth))
-
-
-def model_shape(model: nn.Module) -> ModelShape:
-    """The sizes of a model for the images it was made for."""
-    adapter = find_adapter(model)
-    return adapter.shape(model, adapter.grid(model, *adapter.image_size(model)[1:]))
+    reducer = reducer_of(model)
+    return reducer is not None and reducer.removes_tokens
 
 
 def label_and_kind(method: Method) -> tuple[str, str]:
     """A method's name for people, options included, and its kind."""
     options = method_text(method).partition(":")[2]
-    return (f"{method.label} ({options})" if options else method.label), method.kind
-
-
-def method_code(method: Method) -> str:
-    """The method as Python, ``fv.EViT(fuse=False)``."""
-    options = ", ".join(f"{name}={value!r}" for name, value in changed_options(method))
-    return f"fv.{type(method).__name__}({options})"
+    notes = [*(["baseline"] if method.baseline else []), *([options] if options else [])]
+    return (f"{method.name} ({', '.join(notes)})" if notes else method.name), method.kind
 
 
 def _parsed(text: object) -> Method:
     if not isinstance(text, str):
         hint = f" Write {text.__name__}()." if isinstance(text, type) else ""
-        raise TypeError(f"A method is a name such as 'tome' or an instance such as fv.ToMe(); got {text!r}.{hint}")
-    name = text.partition(":")[0].strip()
-    if name not in all_methods():
-        close = difflib.get_close_matches(name, all_methods(), n=3, cutoff=0.5)
-        hint = f"Did you mean {', '.join(close)}?" if close else f"Known: {', '.join(default_methods())}."
-        raise ValueError(f"There is no method {name!r}. {hint}")
+        raise TypeError(f"A method is a name such as 'ToMe' or an instance such as fv.ToMe(); got {text!r}.{hint}")
     return parse(text)
 
 
 def _exact_last_block(model: nn.Module) -> Candidate:
-    reduced = reduce_(twin_of(model), TopK(), Keep({}), exact_last_block=True)
-    code = _code("fv.TopK()", "fv.Keep({})", exact=True)
-    return Candidate(EXACT_LAST_BLOCK, "Exact last block", "none", None, reduced, code)
+    reduction = Reduction(exact_last_block=True)
+    reduced = reduction.apply_(copy_root(model))
+    return Candidate(EXACT_LAST_BLOCK, "Exact last block", "none", None, reduced, reduction.code())
 
 
 def _reduced(model: nn.Module, shape: ModelShape, method: Method, budget: float, exact: bool) -> Candidate | Refused:
-    label, kind = label_and_kind(method)
-    schedule = Budget(budget)
+    (label, kind), text = label_and_kind(method), method_text(method)
+    reduction = Reduction(method, Budget(budget), exact)
     try:
-        reduced = reduce_(twin_of(model), method, schedule, exact_last_block=exact)
+        reduced = reduction.apply_(copy_root(model))
     except PlanError as error:
-        return Refused(method_text(method), label, budget, _unreachable(shape, method, budget, exact) or str(error))
+        return Refused(text, label, budget, _unreachable(shape, method, budget, exact) or str(error))
     except (ValueError, TypeError) as error:
-        return Refused(method_text(method), label, None, str(error))
+        return Refused(text, label, None, str(error))
     if not reduces(reduced):
-        return Refused(method_text(method), label, budget, NO_TOKEN_GOES)
-    return Candidate(
-        method_text(method), label, kind, budget, reduced, _code(method_code(method), f"fv.{schedule!r}", exact)
-    )
+        return Refused(text, label, budget, NO_TOKEN_GOES)
+    return Candidate(text, label, kind, budget, reduced, reduction.code())
 
 
 def _unreachable(shape: ModelShape, method: Method, budget: float, exact: bool) -> str:
@@ -268,10 +228,10 @@ def _short_names(folders: Sequence[str | Path]) -> dict[Path, str]:
 def _checkpoint(model: nn.Module, folder: Path, name: str) -> Candidate | Refused:
     """A reduced model as ``fv.save`` wrote it."""
     saved = load(folder)
-    reduction = reduction_of(saved)
-    if reduction is None:
+    used = inspect(saved).reduction.method
+    if used is None:
         raise ValueError(f"The model in {folder} is not reduced, so there is nothing to compare. Reduce and train it.")
-    method, label = method_text(reduction.method), f"{label_and_kind(reduction.method)[0]}, {name}"
+    method, label = method_text(used), f"{label_and_kind(used)[0]}, {name}"
     wrong = _misfit(model, saved)
     if wrong:
         return Refused(method, label, None, wrong)
@@ -281,33 +241,28 @@ def _checkpoint(model: nn.Module, folder: Path, name: str) -> Candidate | Refuse
 
 def _misfit(model: nn.Module, saved: nn.Module) -> str:
     """Why the images or decisions of ``saved`` are not those of ``model``; empty where they are."""
-    sizes = [find_adapter(m).image_size(m) for m in (model, saved)]
+    sizes = [inspect(m).image_size for m in (model, saved)]
     if sizes[0] != sizes[1]:
         return f"It takes images of {_size_text(sizes[1])}, the model those of {_size_text(sizes[0])}."
-    colours = [(found.mean, found.std) for found in map(Preprocessing.of, (model, saved))]
-    if colours[0] != colours[1]:
-        return f"It reads colours by mean and deviation {colours[1]}, the model by {colours[0]}."
-    classes = [predicted_classes(m) for m in (model, saved)]
+    colors = [(found.mean, found.std) for found in map(Preprocessing.of, (model, saved))]
+    if colors[0] != colors[1]:
+        return f"It reads colors by mean and deviation {colors[1]}, the model by {colors[0]}."
+    classes = [inspect(m).num_classes for m in (model, saved)]
     return "" if classes[0] == classes[1] else f"It predicts {classes[1]} classes, the model {classes[0]}."
 
 
 def given_candidate(model: nn.Module) -> Candidate:
     """The candidate for a model that was reduced before it was given to a comparison."""
-    reduction = reduction_of(model)
-    assert reduction is not None
-    label = f"{label_and_kind(reduction.method)[0]}, as given"
-    return Candidate(
-        method_text(reduction.method), label, "learned", None, model, "# The model as it was given.\nmodel(images)"
+    method = inspect(model).reduction.method
+    text, label = (
+        (EXACT_LAST_BLOCK, "Exact last block") if method is None else (method_text(method), label_and_kind(method)[0])
     )
+    code = "# The model as it was given.\nmodel(images)"
+    return Candidate(text, f"{label}, as given", "learned", None, model, code)
 
 
 def _size_text(size: Sequence[int]) -> str:
     return "x".join(map(str, size))
-
-
-def _code(method: str, schedule: str, exact: bool) -> str:
-    last = ", exact_last_block=True" if exact else ""
-    return f"import foveate as fv\nfv.reduce_(model, {method}, {schedule}{last})"
 
 
 def _distinct(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -319,5 +274,5 @@ def _distinct(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _once(refused: Sequence[Refused]) -> list[Refused]:
-    """A method that refuses the model as such does so at every budget; said once."""
+    """A method that refuses the model as such does so at every budget; listed once."""
     return list(dict.fromkeys(refused))

@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from foveate.api import reduce_
+from foveate.evaluation.columns import COLUMNS, flat_row, with_values
 from foveate.methods.options import parse
-from foveate.methods.topk import TopK
+from foveate.reductions import Reduction
 from foveate.report.compare.question import best_entry
-from foveate.schedule import Keep
+from foveate.schedules import Keep
 
 UNREDUCED, EXACT_LAST_BLOCK = "unreduced", "exact-last-block"
 Model = TypeVar("Model", bound=nn.Module)
@@ -62,6 +62,25 @@ class Entry:
     """Whether no other is at least as fast and as faithful, and better in one of both."""
     python: str
     """The two lines that apply it."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """What else the task measures, by the names of ``evaluation/columns.py``."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data: every column by its name."""
+        fields = {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self) if f.name != "metrics"}
+        return with_values({**fields, **self.metrics})
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Entry:
+        """The entry that ``as_dict`` described."""
+        names = [f.name for f in dataclasses.fields(Entry) if f.name != "metrics"]
+        made = [column.name for column in COLUMNS if column.value is not None]
+        fields = {name: data[name] for name in names}
+        fields["counts"] = tuple(data["counts"])
+        quartiles = data["speed_up_quartiles"]
+        fields["speed_up_quartiles"] = None if quartiles is None else (quartiles[0], quartiles[1])
+        metrics = {name: value for name, value in data.items() if name not in (*names, *made)}
+        return Entry(**fields, metrics=metrics)
 
     @property
     def title(self) -> str:
@@ -70,12 +89,16 @@ class Entry:
 
     def apply_(self, model: Model) -> Model:
         """Reduce ``model`` to these counts, in place, as the two lines do; returns it."""
-        if self.method == UNREDUCED:
-            return model
         if self.kind == "learned":
             raise ValueError(f"{self.label} has weights of its own: {self.python.splitlines()[-1]}")
-        method = TopK() if self.method == EXACT_LAST_BLOCK else parse(self.method)
-        return reduce_(model, method, Keep(self.counts), exact_last_block=self.exact_last_block)
+        return self.reduction.apply_(model)
+
+    @property
+    def reduction(self) -> Reduction:
+        """What it does to a model, with its counts written out."""
+        if self.method in (UNREDUCED, EXACT_LAST_BLOCK):
+            return Reduction(exact_last_block=self.exact_last_block)
+        return Reduction(parse(self.method), Keep(self.counts), self.exact_last_block)
 
 
 @dataclass(frozen=True)
@@ -105,7 +128,7 @@ class Comparison:
     model: dict[str, Any]
     """name, params, macs, image_size [3, H, W], grid [rows, columns], blocks, prefix, num_classes."""
     data: dict[str, Any]
-    """source, split, images, labelled, note (why there is no accuracy, or empty), broken."""
+    """source, split, images, labeled, note (why there is no accuracy, or empty), broken."""
     options: dict[str, Any]
     """budgets, methods, batch_size, device, limit, seconds, seed."""
     environment: dict[str, Any]
@@ -121,28 +144,26 @@ class Comparison:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON; ``from_dict`` is its inverse."""
-        fields = [f.name for f in dataclasses.fields(self) if f.name != "gallery"]
-        return {name: _plain(getattr(self, name)) for name in fields}
+        fields = [f.name for f in dataclasses.fields(self) if f.name not in ("gallery", "entries")]
+        plain = {name: _plain(getattr(self, name)) for name in fields}
+        return {**plain, "entries": [entry.as_dict() for entry in self.entries]}
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Comparison:
         """The comparison that ``as_dict`` described."""
         values = {f.name: data[f.name] for f in dataclasses.fields(Comparison) if f.name != "gallery"}
-        values["entries"] = tuple(_entry(entry) for entry in data["entries"])
+        values["entries"] = tuple(Entry.from_dict(entry) for entry in data["entries"])
         values["refused"] = tuple(Refused(**refused) for refused in data["refused"])
         values["recommendation"] = Recommendation(**data["recommendation"])
         return Comparison(**values)
 
     def table(self) -> list[dict[str, Any]]:
         """One flat row for each entry: for notebooks (``pandas.DataFrame(c.table())``) and CSV."""
-        rows = []
-        for number, entry in enumerate(self.entries):
-            row = dataclasses.asdict(entry)
-            first, third = row.pop("speed_up_quartiles") or (None, None)
-            row |= {"speed_up_first_quartile": first, "speed_up_third_quartile": third}
-            row["counts"] = " ".join(map(str, entry.counts))
-            rows.append(row | {"recommended": number == self.recommendation.entry})
-        return rows
+        recommended = self.recommendation.entry
+        return [
+            {**flat_row(entry.as_dict()), "recommended": number == recommended}
+            for number, entry in enumerate(self.entries)
+        ]
 
     def best(self, agreement: float | None = None, *, latency: float | None = None) -> Entry:
         """The fastest with at least ``agreement`` of the decisions unchanged (default: 0.99).
@@ -168,17 +189,6 @@ class Comparison:
         from foveate.report.compare.figure import as_html
 
         return as_html(self)
-
-
-def _entry(data: Mapping[str, Any]) -> Entry:
-    quartiles = data["speed_up_quartiles"]
-    return Entry(
-        **{
-            **data,
-            "counts": tuple(data["counts"]),
-            "speed_up_quartiles": None if quartiles is None else (quartiles[0], quartiles[1]),
-        }
-    )
 
 
 def _plain(value: Any) -> Any:

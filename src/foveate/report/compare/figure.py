@@ -8,10 +8,12 @@ from html import escape
 from os import PathLike
 from typing import Any
 
+from foveate.evaluation.columns import BY_NAME
 from foveate.report.compare.comparison import Comparison, Entry
-from foveate.report.rounding import floored
 
 MARKS = {"none": "*", "select": "o", "merge": "s", "cluster": "^", "pool": "D", "learned": "P"}
+SHORT_TABLE = ("mac_ratio", "images_per_second", "speed_up", "agreement", "top1")
+"""Columns that a notebook shows."""
 DEMONSTRATION = "The built-in demonstration on generated scenes: it says nothing about your model."
 INTERRUPTED = "The run was interrupted; this is what it had measured."
 
@@ -57,7 +59,7 @@ def as_html(comparison: Comparison) -> str:
     """The recommendation and the Pareto front as a small table."""
     notes = [text for text, there in _notes(comparison) if there]
     cells = "".join(_row(entry) for entry in comparison.entries if entry.pareto or entry is comparison.entries[0])
-    head = "".join(f"<th>{name}</th>" for name in ("", "MACs", "img/s", "speed-up", "agreement", "top-1"))
+    head = "".join(f"<th>{name}</th>" for name in ("", *(BY_NAME[name].terminal_head for name in SHORT_TABLE)))
     lines = [*notes, f"<b>{escape(comparison.recommendation.sentence)}</b>"]
     code = f"<pre>{escape(comparison.recommendation.python)}</pre>" if comparison.recommendation.python else ""
     return f"<p>{'<br>'.join(lines)}</p>{code}<table><tr>{head}</tr>{cells}</table>"
@@ -73,19 +75,9 @@ def _notes(comparison: Comparison) -> list[tuple[str, bool]]:
 
 
 def _row(entry: Entry) -> str:
-    values = (
-        escape(entry.title),
-        f"{entry.mac_ratio:.0%}",
-        _shown(entry.images_per_second, "{:.0f}"),
-        _shown(entry.speed_up, "{:.2f}x"),
-        f"{floored(entry.agreement):.1f} %",
-        _shown(entry.top1, "{:.1f} %"),
-    )
-    return f"<tr>{''.join(f'<td>{value}</td>' for value in values)}</tr>"
-
-
-def _shown(value: float | None, form: str) -> str:
-    return "-" if value is None else form.format(value)
+    row = entry.as_dict()
+    values = [BY_NAME[name].terminal_text(row[name]) for name in SHORT_TABLE]
+    return f"<tr>{''.join(f'<td>{escape(value)}</td>' for value in (entry.title, *values))}</tr>"
 
 
 def _points(entries: list[Entry], timed: bool) -> tuple[list[float], list[float]]:

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from foveate.adapters import find_adapter
+from foveate.adapters import inspect
 from foveate.data.preprocessing import Preprocessing
+from foveate.drawing.pixels import to_pil_image
+from foveate.evaluation.progress import Progress
 from foveate.report.compare.candidates import Candidate, reduces
 from foveate.report.compare.images import Images, Shown
 from foveate.report.compare.on_object import covered_patches, share_on_object
-from foveate.report.compare.settings import Progress
-from foveate.report.drawing import picture_of
 
 PICTURES = 6
 MASKED_PICTURES = 24
@@ -38,17 +38,17 @@ def draw_maps(candidates: Sequence[Candidate], images: Images, model: nn.Module,
     reference = next(model.parameters())
     shown = shown._replace(images=shown.images.to(reference.device, reference.dtype))
     progress("token maps", 0, None)
-    return Maps(_gallery(candidates, shown, images, model), _on_object(candidates, shown, model))
+    return Maps(_gallery(candidates, shown, model), _on_object(candidates, shown, model))
 
 
-def _gallery(candidates: Sequence[Candidate], shown: Shown, images: Images, model: nn.Module) -> Any:
+def _gallery(candidates: Sequence[Candidate], shown: Shown, model: nn.Module) -> Any:
     chosen = [i * len(shown.names) // PICTURES for i in range(PICTURES)] if len(shown.names) > PICTURES else None
     numbers = list(range(len(shown.names))) if chosen is None else chosen
     batch = shown.images[numbers]
     models = {gallery_label(c): c.model for c in candidates if reduces(c.model)}
-    labels = [images.class_name(shown.labels[number]) or "" for number in numbers]
+    captions = [shown.captions[number] for number in numbers]
     names = [shown.names[number] for number in numbers]
-    return collect(models, batch, names, labels if all(labels) else None, Preprocessing.of(model))
+    return collect(models, batch, names, captions if all(captions) else None, Preprocessing.of(model))
 
 
 def collect(
@@ -62,7 +62,7 @@ def collect(
     from foveate.report.page import collect_gallery
 
     pixels = preprocessing.pixels(batch.float()).round().clamp(0, 255).to(torch.uint8).cpu()
-    return collect_gallery(models, batch, [picture_of(image) for image in pixels], names, labels)
+    return collect_gallery(models, batch, [to_pil_image(image) for image in pixels], names, labels)
 
 
 def gallery_label(candidate: Candidate) -> str:
@@ -74,6 +74,6 @@ def _on_object(candidates: Sequence[Candidate], shown: Shown, model: nn.Module) 
     masks = [mask for mask in shown.masks if mask is not None]
     if len(masks) < len(shown.names):
         return {}
-    grid = find_adapter(model).grid(model, *shown.images.shape[-2:])
+    grid = inspect(model).grid_for(*shown.images.shape[-2:])
     covered = covered_patches(masks, Preprocessing.of(model), grid)
     return {c.key: share_on_object(c.model, shown.images, covered) for c in candidates}

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 
-from foveate.adapters import Trace, reduction_of
+from foveate.adapters import Trace, inspect
 from foveate.api import trace
 from foveate.core import Assignment
 from foveate.data.preprocessing import Preprocessing
@@ -26,7 +26,7 @@ def share_on_object(model: nn.Module, images: Tensor, covered: Tensor) -> float:
     """
     with torch.inference_mode():
         held = _last_tokens(model, trace(model, images))
-    source, slot, weight = held.edges(len(images), images.device)
+    source, slot, weight, _ = held.edges(len(images), images.device)
     on, total = (torch.zeros(len(images), held.num_out, device=images.device) for _ in range(2))
     on.scatter_add_(1, slot, weight.float() * covered.to(images.device).gather(1, source))
     total.scatter_add_(1, slot, weight.float())
@@ -41,7 +41,7 @@ def covered_patches(masks: Sequence[NDArray[np.bool_]], preprocessing: Preproces
 
 
 def _last_tokens(model: nn.Module, found: Trace) -> Assignment:
-    reduction = reduction_of(model)
-    if reduction is not None and reduction.method.site is Site.KV:
+    method = inspect(model).reduction.method
+    if method is not None and method.site is Site.KV:
         return found.keys(len(found) - 1)
     return found.after(len(found) - 1)

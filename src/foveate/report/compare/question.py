@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from foveate.methods.registry import is_method, method_class
+
 if TYPE_CHECKING:
     from foveate.report.compare.comparison import Entry
 
-BASELINE = "random"
-"""Shown so that the others can be judged by it, and never proposed."""
 USUAL_AGREEMENT = 0.99
 
 
@@ -22,9 +22,7 @@ def best_entry(entries: Sequence[Entry], agreement: float | None, latency: float
         raise ValueError(f"latency is a time in milliseconds, above 0; got {latency!r}.")
     measured = [e for e in entries if e.images_per_second is not None and not is_baseline(e)]
     if not measured:
-        raise ValueError(
-            "No speed was measured, so that none can be called the fastest. Run the comparison to its end."
-        )
+        raise ValueError("No speed was measured, so none can be called the fastest. Run the comparison to its end.")
     least = 100 * (agreement if agreement is not None else USUAL_AGREEMENT if latency is None else 0.0)
     faithful = [e for e in measured if e.agreement >= least - 1e-9]
     if latency is None:
@@ -33,14 +31,16 @@ def best_entry(entries: Sequence[Entry], agreement: float | None, latency: float
     if not quick:
         fastest = max(faithful, key=_per_second)
         raise ValueError(
-            f"None is done with a batch of {batch_size} in {latency:g} ms with {least:g} % of decisions unchanged; "
-            f"the fastest such, {fastest.title}, takes {milliseconds(fastest, batch_size):.1f} ms."
+            f"No setting takes {latency:g} ms or less for a batch of {batch_size} with {least:g} % of decisions "
+            f"unchanged; the fastest such, {fastest.title}, takes {milliseconds(fastest, batch_size):.1f} ms."
         )
     return max(quick, key=lambda entry: (entry.agreement, _per_second(entry)))
 
 
 def is_baseline(entry: Entry) -> bool:
-    return entry.method.partition(":")[0] == BASELINE
+    """Whether the entry is shown only so that others can be compared with it."""
+    name = entry.method.partition(":")[0]
+    return is_method(name) and method_class(name).baseline
 
 
 def milliseconds(entry: Entry, batch_size: int) -> float:

@@ -11,9 +11,9 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from foveate.evaluation import numbers
 from foveate.report.compare.comparison import Entry, Recommendation
 from foveate.report.compare.question import is_baseline
-from foveate.report.rounding import floored
 
 TIERS = (99.0, 98.0, 95.0)
 WORTH_A_LOSS = 1.2
@@ -23,15 +23,15 @@ ENOUGH_IMAGES = 200
 NORMAL_95 = 1.959964
 UNSTEADY, BUSY = 1.3, 2.0
 """Times by which the unreduced model's own speed may differ from one candidate's timing to another's: above the first,
-the quartiles of a ratio are told with it; above the second, ratios of models with many small operations are wrong."""
+the sentence has the quartiles of the ratio; above the second, ratios of models with many small operations are wrong."""
 
 
 def wilson_lower(agreement: float, images: int) -> float:
     """The least agreement, in per cent, that is still plausible (95 % interval of Wilson) after so many images."""
     share, z2 = agreement / 100, NORMAL_95**2
-    centre = share + z2 / (2 * images)
+    center = share + z2 / (2 * images)
     spread = NORMAL_95 * math.sqrt(share * (1 - share) / images + z2 / (4 * images**2))
-    return 100 * max(0.0, (centre - spread) / (1 + z2 / images))
+    return 100 * max(0.0, (center - spread) / (1 + z2 / images))
 
 
 def with_pareto(entries: Sequence[Entry]) -> tuple[Entry, ...]:
@@ -93,21 +93,21 @@ def _gain(entry: Entry, unreduced: Entry) -> str:
 def _kept(entry: Entry, unreduced: Entry) -> str:
     text = f"{_per_cent(entry.agreement)} of decisions are unchanged"
     if entry.top1 is not None and unreduced.top1 is not None:
-        now, before = f"{entry.top1:.1f} %", f"{unreduced.top1:.1f} %"
+        now, before = f"{numbers.percent(entry.top1)} %", f"{numbers.percent(unreduced.top1)} %"
         text += f" (top-1 stays {now})" if now == before else f" (top-1 {now} instead of {before})"
     return text
 
 
 def _per_cent(value: float) -> str:
-    return "100 %" if value == 100 else f"{floored(value):.1f} %"
+    return "100 %" if value == 100 else f"{numbers.percent(value)} %"
 
 
 def _caution(entry: Entry, images: int) -> str:
     if entry.agreement == 100 and entry.kind == "none":
         return ""  # exact by construction; the images prove nothing here
-    least = floored(wilson_lower(entry.agreement, images))
+    least = numbers.percent(wilson_lower(entry.agreement, images))
     few = " These are few images: repeat it with more before you rely on it." if images < ENOUGH_IMAGES else ""
-    return f" Seen on {images:,} images; on others like these it may be as few as {least:.1f} %.{few}"
+    return f" Seen on {images:,} images; on others like these it may be as few as {least} %.{few}"
 
 
 def _unsteady(drift: float, entry: Entry | None) -> str:

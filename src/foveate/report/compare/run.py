@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import hashlib
 import time
@@ -10,40 +9,39 @@ from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from foveate.adapters import find_adapter, reduction_of
-from foveate.api import cost, restore_
-from foveate.data.preprocessing import Preprocessing
+from foveate.adapters import inspect
+from foveate.api import cost
+from foveate.evaluation.environment import describe_environment
+from foveate.evaluation.memory import peak_memory
+from foveate.evaluation.progress import Progress, silent
 from foveate.methods.base import Method
 from foveate.report.compare.candidates import (
     DEFAULT_BUDGETS,
     Candidate,
     Candidates,
     find_candidates,
-    given_candidate,
     read_budgets,
     read_methods,
-    twin_of,
-    with_shared_weights,
 )
 from foveate.report.compare.comparison import Comparison, Entry
-from foveate.report.compare.fidelity import Fidelity, Sums, measure_fidelity
-from foveate.report.compare.images import FromSource, Images, from_tensors, open_source
+from foveate.report.compare.fidelity import Fidelity, measure_fidelity
+from foveate.report.compare.images import Images
 from foveate.report.compare.maps import Maps, draw_maps
+from foveate.report.compare.preparing import Reading, built_in, name_of, open_images, prepared
 from foveate.report.compare.recommend import recommend, with_pareto
 from foveate.report.compare.saving import Partial, check_writable
-from foveate.report.compare.settings import DEFAULT_SECONDS, Progress, Settings, checked_settings
-from foveate.report.compare.timing import Speed, measure_candidate, peak_memory
-from foveate.report.environment import describe_environment
-from foveate.train.classifier import predicted_classes
+from foveate.report.compare.settings import DEFAULT_SECONDS, Settings, checked_settings
+from foveate.report.compare.timing import Speed, measure_candidate
+from foveate.tasks import find_task
 
 SECONDS_BETWEEN_STORES = 1.0
-DEMONSTRATION_DATA = "scenes:"
-"""The built-in images, for those who bring no model."""
+ENTRY_METRICS = ("top1", "top5", "agreement", "kl")
+"""Metrics that are fields of an entry; others are in its ``metrics``."""
 
 
 def compare(
@@ -63,6 +61,7 @@ def compare(
     workers: int = 0,
     max_broken: float = 0.01,
     data_options: Mapping[str, Any] | None = None,
+    task: str = "classification",
     name: str | None = None,
     note: str = "",
     progress: Progress | None = None,
@@ -71,45 +70,48 @@ def compare(
 ) -> Comparison:
     """Measure every training-free method at every budget of MACs on ``model``, which is not touched.
 
-    ``data``: a path or source text (docs/data.md), a tensor of images, or batches of images or of (images, labels), as
-    the model reads them. Without a model, the built-in demonstration runs. ``methods`` are names, ``name:option=value``
-    or instances; ``checkpoints`` are folders of ``fv.save`` with reduced models, measured as they are. ``limit``
-    images are drawn from all by ``seed``; ``seconds`` are spent on timing each candidate. ``classes`` names the
-    model's classes in its order, where the data name theirs. ``store`` is a folder that keeps what is measured in
-    partial.json, so that ``resume`` can go on; saving the finished comparison there removes it. Ctrl-C returns what is
-    measured so far, with ``complete`` False.
+    Ctrl-C returns what is measured so far, with ``complete`` False.
+
+    Args:
+        model: A model that predicts classes; without one, the built-in demonstration runs.
+        data: A path or source text (docs/data.md), a tensor of images, or batches of images or of (images, labels),
+            as the model reads them.
+        methods: Names, ``name:option=value`` or instances; default: every training-free method.
+        budgets: Shares of the unreduced MACs.
+        batch_size: Images in a batch, also for timing.
+        device: Where to run.
+        limit: Images to look at, drawn from all by ``seed``; default: all.
+        seconds: Time spent on timing each candidate.
+        split: The part of the data; default: validation images, or all of data that are not divided.
+        classes: The model's classes in its order, if the data name theirs.
+        checkpoints: Folders of ``fv.save`` with reduced models, measured as they are.
+        seed: Draws the images of ``limit``.
+        workers: Processes that read images.
+        max_broken: Share of unreadable images that is allowed.
+        data_options: For ``open_data``.
+        task: What the model predicts.
+        name: The model's name in the report.
+        note: What else the report is to say about the data.
+        progress: Called while it works.
+        store: A folder that keeps what is measured in partial.json; saving the finished comparison there removes it.
+        resume: Go on from what ``store`` keeps.
     """
     settings = checked_settings(
         read_methods(methods), read_budgets(budgets), batch_size, device, limit, seconds, seed, checkpoints
     )
     demonstration = model is None
     if model is None:
-        model, data, classes, name = _demonstration(data)
-    whole, given = _prepared(model, settings.device)
-    predicted = predicted_classes(whole)
-    if predicted is None:
-        raise ValueError(
-            f"This {type(whole).__name__} predicts no classes, so that there are no decisions to compare. Give a model "
-            "with a classifier."
-        )
+        model, data, classes, name = built_in(data)
+    whole, given = prepared(model, settings.device)
+    judge = find_task(task).for_model(whole)
     if data is None:
         raise ValueError("A comparison needs images that the model knows: data, a folder for example.")
     reading = Reading(split, classes, workers, max_broken, data_options or {})
-    images = _images(data, whole, settings, predicted, reading)
+    images = open_images(data, whole, settings, judge, reading)
     images.note = " ".join(filter(None, (note, images.note)))
     found = find_candidates(whole, settings.methods, settings.budgets, settings.checkpoints, given)
-    job = Job(whole, name or _name_of(whole), found, images, settings, progress)
+    job = Job(whole, name or name_of(whole), found, images, settings, progress)
     return job.run(demonstration, None if store is None else Path(store), resume)
-
-
-class Reading(NamedTuple):
-    """How data are opened and read."""
-
-    split: str | None
-    classes: Sequence[str] | None
-    workers: int
-    max_broken: float
-    options: Mapping[str, Any]
 
 
 class Job:
@@ -125,8 +127,8 @@ class Job:
         progress: Progress | None,
     ) -> None:
         self.whole, self.name, self.found, self.images, self.settings = whole, name, found, images, settings
-        self.progress = progress or (lambda phase, done, total: None)
-        self.fidelity = Fidelity({candidate.key: Sums() for candidate in found.all})
+        self.progress = progress or silent
+        self.fidelity = Fidelity.of_nothing([candidate.key for candidate in found.all], images.task)
         self.speeds: dict[str, Speed] = {}
         self.maps = Maps()
         self.earlier_broken = 0
@@ -140,7 +142,7 @@ class Job:
             check_writable(store)
             self.partial = Partial(store, self._identity())
         if resume:
-            self._take_up()
+            self._resume()
         complete = False
         try:
             self._measure_fidelity()
@@ -192,7 +194,7 @@ class Job:
 
     def _noise(self) -> Tensor:
         """Images to time with: counts do not depend on what they show."""
-        size = find_adapter(self.whole).image_size(self.whole)
+        size = inspect(self.whole).image_size
         noise = torch.randn(self.settings.batch_size, *size, generator=torch.Generator().manual_seed(0))
         reference = next(self.whole.parameters())
         return noise.to(reference.device, reference.dtype)
@@ -213,7 +215,7 @@ class Job:
             self.partial.write({"fidelity": self.fidelity.as_dict(), "speeds": speeds})
         self.stored_at = time.monotonic()
 
-    def _take_up(self) -> None:
+    def _resume(self) -> None:
         if self.images.fingerprint() is None:
             raise ValueError(
                 "A run on images given as tensors or batches cannot be resumed: nothing tells whether they are the "
@@ -222,7 +224,7 @@ class Job:
         measured = None if self.partial is None else self.partial.read()
         if measured is None:
             return
-        self.fidelity = Fidelity.from_dict(measured["fidelity"])
+        self.fidelity = Fidelity.from_dict(measured["fidelity"], self.images.task)
         self.earlier_broken = self.fidelity.broken
         self.speeds = {key: _speed(stored) for key, stored in measured["speeds"].items()}
 
@@ -242,29 +244,34 @@ class Job:
         )
 
     def _entry(self, candidate: Candidate) -> Entry:
-        sums, spent = self.fidelity.sums[candidate.key], cost(candidate.model)
+        figures, spent = self._figures(candidate), cost(candidate.model)
+        known: dict[str, Any] = {name: figures.get(name) for name in ENTRY_METRICS}
         return Entry(
             method=candidate.method,
             label=candidate.label,
             kind=candidate.kind,
             budget=candidate.budget,
             counts=candidate.counts,
-            exact_last_block=candidate.exact_last_block,
+            exact_last_block=candidate.reduction.exact_last_block,
             macs=spent.macs,
             mac_ratio=spent.macs / cost(self.whole).macs,
             params=spent.params,
-            top1=sums.top1 if self.images.labelled else None,
-            top5=sums.top5 if self.images.labelled else None,
-            agreement=sums.agreement,
-            kl=sums.kl,
+            **known,
             **self._speed_fields(candidate),
             on_object=self.maps.on_object.get(candidate.key),
             pareto=False,
             python=candidate.python,
+            metrics={name: value for name, value in figures.items() if name not in ENTRY_METRICS},
         )
 
+    def _figures(self, candidate: Candidate) -> dict[str, Any]:
+        """What the task's metrics came to, without those that need targets where these mean nothing."""
+        task, found = self.images.task, self.fidelity.metrics(candidate.key).compute()
+        names = {*task.comparisons, *(task.figures if self.images.has_targets else ())}
+        return {name: value for name, value in found.items() if name in names}
+
     def _speed_fields(self, candidate: Candidate) -> dict[str, Any]:
-        """Ratios are as measured; images per second are ratios of one rate, so that a slow minute favours nobody."""
+        """Ratios are as measured; images per second are ratios of one rate, so that a slow minute favors none."""
         names = ("images_per_second", "speed_up", "speed_up_quartiles", "efficiency", "overhead", "memory_mib")
         if not self.speeds:
             return dict.fromkeys(names)
@@ -292,17 +299,16 @@ class Job:
         return max(rates) / min(rates) if rates else 1.0
 
     def _model(self) -> dict[str, Any]:
-        adapter, spent = find_adapter(self.whole), cost(self.whole)
-        size = adapter.image_size(self.whole)
+        family, spent = inspect(self.whole), cost(self.whole)
         return {
             "name": self.name,
             "params": spent.params,
             "macs": spent.macs,
-            "image_size": list(size),
-            "grid": list(adapter.grid(self.whole, *size[1:])),
-            "blocks": len(adapter.blocks(self.whole)),
-            "prefix": adapter.num_prefix(self.whole),
-            "num_classes": predicted_classes(self.whole),
+            "image_size": list(family.image_size),
+            "grid": list(family.grid),
+            "blocks": len(family.blocks),
+            "prefix": family.num_prefix,
+            "num_classes": family.num_classes,
         }
 
     def _data(self) -> dict[str, Any]:
@@ -310,7 +316,7 @@ class Job:
             "source": self.images.source,
             "split": self.images.split,
             "images": self.fidelity.images,
-            "labelled": self.images.labelled,
+            "labelled": self.images.has_targets,
             "note": self.images.note,
             "broken": self.fidelity.broken,
         }
@@ -329,56 +335,6 @@ def weights_fingerprint(model: nn.Module) -> str:
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def _prepared(model: nn.Module, device: torch.device) -> tuple[nn.Module, list[Candidate]]:
-    """The unreduced model, ready to run, and the given one as a candidate where it was reduced already."""
-    find_adapter(model)  # a model that is refused is refused here
-    reduction = reduction_of(model)
-    if reduction is not None and reduction.unit_qk is not None:
-        raise ValueError(
-            "This model attends over unit queries and keys (unit_qk), which no other candidate would: a comparison "
-            "would be with a model that nobody trained. Measure it with foveate speed and foveate eval."
-        )
-    at_home = next(model.parameters()).device == device
-    own = (with_shared_weights if at_home else copy.deepcopy)(model).eval().to(device)
-    if reduction_of(own) is None:
-        return own, []
-    return restore_(twin_of(own)), [given_candidate(own)]
-
-
-def _images(data: Any, model: nn.Module, settings: Settings, predicted: int, reading: Reading) -> Images:
-    if not isinstance(data, str | PathLike):
-        return from_tensors(data, settings.batch_size, settings.limit, predicted)
-    opened, note = open_source(str(data), reading.split, predicted, reading.classes, **reading.options)
-    return FromSource(
-        opened,
-        str(data),
-        Preprocessing.of(model).evaluation(),
-        settings.batch_size,
-        limit=settings.limit,
-        seed=settings.seed,
-        note=note,
-        workers=reading.workers,
-        max_broken=reading.max_broken,
-    )
-
-
-def _demonstration(data: Any) -> tuple[nn.Module, str, Sequence[str], str]:
-    """The built-in model, the built-in scenes, what the one tells apart in the other, and a name."""
-    from foveate.models.demo import demo_classes, demo_model
-
-    source = DEMONSTRATION_DATA if data is None else data
-    if not isinstance(source, str) or not source.startswith(DEMONSTRATION_DATA):
-        raise ValueError(
-            f"Images were given and no model. The built-in demonstration knows {DEMONSTRATION_DATA} alone."
-        )
-    return demo_model(), source, demo_classes(), "built-in demonstration model"
-
-
-def _name_of(model: Any) -> str:
-    known = getattr(model, "pretrained_cfg", None) or {}
-    return str(known.get("architecture") or type(model).__name__)
 
 
 def _speed(stored: dict[str, Any]) -> Speed:

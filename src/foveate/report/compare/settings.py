@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from foveate.evaluation.timing import check_positive, checked_device
 from foveate.methods.base import Method
 from foveate.methods.options import method_text
-from foveate.report.speed import checked_device
 
 DEFAULT_SECONDS = 2.0
 """For each candidate. With two dozen candidates the timing takes a minute."""
-
-Progress = Callable[[str, int, int | None], None]
-"""Called with a phase in words, how much of it is done, and how much there is; None where that is not known."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +55,7 @@ def checked_settings(
     checkpoints: str | Path | Sequence[str | Path],
 ) -> Settings:
     """The settings, or words on the first that is wrong."""
-    for name, value in (("batch_size", batch_size), ("limit", limit)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ValueError(f"{name} is a whole number, 1 or more; got {value!r}.")
+    check_positive(batch_size=batch_size, limit=limit)
     if not seconds > 0:
         raise ValueError(f"seconds is a time to measure each candidate for, above 0; got {seconds}.")
     given = [checkpoints] if isinstance(checkpoints, str | Path) else checkpoints

@@ -1,4 +1,4 @@
-"""The report of a comparison as one HTML file that needs nothing else: no network, no other file.
+"""The report of a comparison as one self-contained HTML file: no network, no other file.
 
 ``collect_gallery`` follows pictures through reduced models; ``render`` writes the page.
 """

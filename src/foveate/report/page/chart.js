@@ -9,7 +9,7 @@
   const plain = (value) => `${Number(value.toFixed(2))}`;
   const percent = (value) => `${plain(value)} %`;
 
-  // "sign" says which way is better; the better end of an axis is always up or right
+  // "sign" tells which way is better; the better end of an axis is always up or right
   const AXES = {
     agreement: { text: "agreement", name: "decisions as in the unreduced model", sign: 1, tick: percent },
     top1: { text: "accuracy", name: "top-1 accuracy", sign: 1, tick: percent },
@@ -72,7 +72,7 @@
   /** Settings that no other equals in both and beats in one, on the axes that are shown. */
   function front() {
     const all = entries.map((_, index) => index).filter(known);
-    // budgets are met to within a few thousandths: a front made of those would say nothing
+    // budgets are met to within a few thousandths: a front made of those would mean nothing
     const rounded = (axis, number) => (axis === "mac_ratio" ? Math.round(100 * number) : number);
     const value = (index, axis) => AXES[axis].sign * rounded(axis, entries[index][axis]);
     const beats = (a, b) =>
@@ -115,7 +115,7 @@
     points.forEach((point, index) => {
       point.style.display = visible.includes(index) ? "" : "none";
       if (visible.includes(index)) point.style.transform = `translate(${place(index).map((v) => `${v.toFixed(1)}px`)})`;
-      point.setAttribute("aria-label", spoken(entries[index], front().includes(index), index === recommended));
+      point.setAttribute("aria-label", spoken(index, front().includes(index), index === recommended));
     });
     drawLines(place, visible);
     drawNames(box, place, visible);
@@ -168,11 +168,12 @@
     layers.names.replaceChildren(...names);
   }
 
-  function spoken(entry, onFront, isRecommended) {
-    const said = [title(entry), `agreement ${(Math.floor(entry.agreement * 10 + 1e-6) / 10).toFixed(1)} per cent`];
-    if (entry.top1 !== null) said.push(`accuracy ${entry.top1.toFixed(1)} per cent`);
-    if (entry.images_per_second !== null) said.push(`${entry.images_per_second.toFixed(0)} images per second`);
-    said.push(`${(100 * entry.mac_ratio).toFixed(0)} per cent of the MACs`);
+  function spoken(index, onFront, isRecommended) {
+    const [entry, text] = [entries[index], data.texts[index]]; // texts are rounded as in the table
+    const said = [title(entry), `agreement ${text.agreement} percent`];
+    if (entry.top1 !== null) said.push(`accuracy ${text.top1} percent`);
+    if (entry.images_per_second !== null) said.push(`${text.images_per_second} images per second`);
+    said.push(`${(100 * entry.mac_ratio).toFixed(0)} percent of the MACs`);
     if (onFront) said.push("on the front");
     if (isRecommended) said.push("recommended");
     return said.join(", ");
@@ -187,10 +188,10 @@
   function leftOut(visible) {
     const missing = entries.filter((entry) => entry[state.x] === null).length;
     const below = entries.filter((_, index) => known(index)).length - visible.length;
-    const said = state.x === "mac_ratio" ? ["MACs are compared in whole per cent."] : [];
-    if (missing) said.push(`${missing} without a measured speed ${missing === 1 ? "is" : "are"} not shown.`);
-    if (below) said.push(`${below} far below the front ${below === 1 ? "is" : "are"} not shown.`);
-    document.getElementById("chart-left-out").textContent = said.join(" ");
+    const parts = state.x === "mac_ratio" ? ["MACs are compared in whole percent."] : [];
+    if (missing) parts.push(`${missing} without a measured speed ${missing === 1 ? "is" : "are"} not shown.`);
+    if (below) parts.push(`${below} far below the front ${below === 1 ? "is" : "are"} not shown.`);
+    document.getElementById("chart-left-out").textContent = parts.join(" ");
   }
 
   function showDetails(index) {

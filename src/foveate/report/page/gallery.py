@@ -1,4 +1,4 @@
-"""Where the patches of some pictures go in reduced models, block by block, small enough to live inside one page."""
+"""Which token holds each patch of some pictures, block by block, small enough to embed in one page."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 import foveate as fv
 from foveate.adapters import Trace
-from foveate.report.pictures import evaluating
-from foveate.report.pictures.tokens import TokenMap
+from foveate.drawing.inputs import evaluating
+from foveate.drawing.tokens import TokenMap
 
 LARGEST_SIDE = 336  # a page with a dozen pictures stays below a megabyte
 DROPPED = -1
@@ -23,34 +23,34 @@ DROPPED = -1
 
 @dataclass(frozen=True)
 class Stage:
-    """What one block changed, told as the difference to what was there before it.
+    """What one block changed.
 
-    A token is named by the first patch it holds, so that a token nothing happens to keeps its name.
+    A token is named by the first patch it holds, so a token that does not change keeps its name.
     """
 
     block: int
     left: int
     """Tokens after the block; keys inside it, where ``keys``."""
     keys: bool
-    """Whether keys alone were reduced: the tokens, and so the next stage, know nothing of it."""
+    """Whether only keys were reduced: the tokens, and so the next stage, stay the same."""
     moved: tuple[tuple[int, ...], ...]
     """Groups (token, patch, patch, ...) that changed their token; a token of -1 drops them."""
 
 
 @dataclass(frozen=True)
 class Walk:
-    """The way of one picture through one model."""
+    """What happens to one picture in one model."""
 
     stages: tuple[Stage, ...]
     fuses: bool
-    """Whether tokens of several patches are what selections left over, fused rather than merged."""
+    """Whether a token of several patches is what a selection left over: fused, not merged."""
     overlaps: bool
-    """Whether a patch is in several tokens; it is then told of the one it weighs most in."""
+    """Whether a patch is in several tokens; it is shown in the one it weighs most in."""
 
 
 @dataclass(frozen=True)
 class GalleryModel:
-    """One reduced model and its way with every picture."""
+    """One reduced model, with a walk for each picture."""
 
     label: str
     grid: tuple[int, int]
@@ -62,14 +62,14 @@ class GalleryModel:
 
 @dataclass(frozen=True)
 class GalleryPicture:
-    """One picture as the models see it."""
+    """One picture, cropped as the models see it."""
 
     name: str
     label: str | None
     width: int
     height: int
     source: str
-    """The picture itself, as a data address."""
+    """The picture itself, as a data URL."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,7 @@ class Gallery:
     models: tuple[GalleryModel, ...]
 
     def as_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
         return asdict(self)
 
 
@@ -90,10 +91,17 @@ def collect_gallery(
     names: Sequence[str],
     labels: Sequence[str] | None = None,
 ) -> Gallery:
-    """Follow ``images`` (B, 3, H, W), as the models read them, through reduced ``models``.
+    """Follow images through reduced models.
 
-    ``pictures`` are the same images for people: the model's crop, of any size but of the images' shape. ``names`` and
-    ``labels`` are shown with them.
+    Args:
+        models: Reduced models by label. They are run in evaluation mode and stay in their own.
+        images: (B, 3, H, W), normalized as the models read them.
+        pictures: The same images for people: the model's crop, of any size but of the same aspect ratio.
+        names: A name for each image.
+        labels: A class for each image, shown with its name.
+
+    Raises:
+        ValueError: If there is not one picture, name and label for each image, or a picture has another aspect ratio.
     """
     _check_lengths(len(images), pictures=pictures, names=names, labels=labels)
     height, width = images.shape[-2:]
@@ -101,7 +109,7 @@ def collect_gallery(
         if abs(picture.width * height - picture.height * width) > max(picture.size):  # a pixel of rounding
             raise ValueError(
                 f"{name} is {picture.width} x {picture.height} pixels, but the model sees {width} x {height}. "
-                "Give the crop that the model sees, e.g. from Preprocessing.of(model).crop(picture)."
+                "Pass the crop that the model sees, e.g. from Preprocessing.of(model).crop(picture)."
             )
     below: Sequence[str | None] = [None] * len(names) if labels is None else labels
     shown = zip(names, below, pictures, strict=True)
@@ -114,7 +122,7 @@ def collect_gallery(
 def _check_lengths(expected: int, **given: Sequence[object] | None) -> None:
     for what, values in given.items():
         if values is not None and len(values) != expected:
-            raise ValueError(f"There are {expected} images but {len(values)} {what}. Give one for each image.")
+            raise ValueError(f"There are {expected} images but {len(values)} {what}. Pass one for each image.")
 
 
 def _gallery_picture(name: str, label: str | None, picture: Image.Image) -> GalleryPicture:
@@ -142,7 +150,7 @@ def _walk(trace: Trace, image: int, stages: list[Stage]) -> Walk:
 
 
 def _stages(trace: Trace) -> Iterator[list[Stage]]:
-    """For every block that changes something: what it changed, image by image."""
+    """Yield what each block changed, image by image, for the blocks that change something."""
     patches = trace.grid[0] * trace.grid[1]
     before = torch.arange(patches).expand(trace.batch, -1)
     for block, (step, keys) in enumerate(zip(trace.steps, trace.key_steps, strict=True)):
@@ -169,9 +177,9 @@ def _moved(before: Tensor, after: Tensor) -> tuple[tuple[int, ...], ...]:
 
 
 def named_by_first_patch(owner: Tensor) -> Tensor:
-    """(B, N) tokens of patches with each token called by the first patch it holds; dropped patches stay -1."""
+    """Name each token of (B, N) patches by the first patch it holds; dropped patches stay -1."""
     patches = torch.arange(owner.shape[1]).expand_as(owner)
-    slot = owner + 1  # the dropped come first
+    slot = owner + 1  # dropped patches come first
     first = torch.full((len(owner), int(slot.max()) + 1), owner.shape[1])
     first = first.scatter_reduce(1, slot, patches, "amin")
     return first.gather(1, slot).masked_fill(owner < 0, DROPPED)

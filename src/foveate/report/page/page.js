@@ -1,5 +1,5 @@
 "use strict";
-// What all parts of the page share: the data, the making of elements, the chosen setting; and the table.
+// Shared by all parts of the page: the data, how elements are made, the chosen setting. Also the table.
 
 document.getElementById("no-script").hidden = true;
 
@@ -12,7 +12,7 @@ const report = (() => {
     return dress(document.createElement(tag), attributes, children);
   }
 
-  /** The same inside a drawing; the namespace is that of a drawing which is there already. */
+  /** The same inside a drawing; the namespace is taken from an existing drawing. */
   function draw(tag, attributes = {}, ...children) {
     return dress(document.createElementNS(document.querySelector("svg").namespaceURI, tag), attributes, children);
   }
@@ -31,12 +31,12 @@ const report = (() => {
     return draw("svg", { class: `mark kind-${kind}`, viewBox: "-8 -8 16 16", "aria-hidden": "true" }, use);
   }
 
-  /** "ToMe at 0.65": what people call a setting. */
+  /** The name of a setting: "ToMe at 0.65". */
   function title(entry) {
     return entry.budget === null ? entry.label : `${entry.label} at ${entry.budget}`;
   }
 
-  /** Choices of which one holds, as radio buttons. */
+  /** Radio buttons for a choice. */
   function choices(fieldset, options, change) {
     options.forEach(([value, text], place) => {
       const input = make("input", { type: "radio", name: fieldset.id, value, onchange: () => change(value) });
@@ -55,7 +55,7 @@ const report = (() => {
   return { data, make, draw, mark, title, choices, choose, chosen, onChoose: (listener) => listeners.push(listener) };
 })();
 
-// Copying: the clipboard where the browser lends it, else the text is selected for the reader to copy.
+// Copying: to the clipboard if the browser allows it, else the text is selected for the reader to copy.
 (() => {
   async function copy(button) {
     const source = document.getElementById(button.dataset.copy);

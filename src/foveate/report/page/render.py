@@ -12,6 +12,7 @@ from importlib.resources import files
 from typing import Any, Protocol
 
 import foveate
+from foveate.evaluation.columns import COLUMNS
 from foveate.report.page import words
 from foveate.report.page.table import refusals, table
 
@@ -20,13 +21,21 @@ ENVIRONMENT = {"cpu": "Processor", "cores": "Cores", "threads": "Threads", "devi
 
 
 class Plain(Protocol):
-    """A value that can say itself in plain data."""
+    """A value with a plain-data form."""
 
     def as_dict(self) -> dict[str, Any]: ...
 
 
 def render(comparison: Plain, gallery: Plain | None = None) -> str:
-    """The page's text; write it to one file, and that file is the whole report."""
+    """Render a comparison as the text of one HTML file.
+
+    Args:
+        comparison: What was measured, e.g. a ``Comparison``.
+        gallery: Token maps from ``collect_gallery``; None leaves them out.
+
+    Returns:
+        HTML that contains everything it needs: write it to a file, and that file is the whole report.
+    """
     found: dict[str, Any] = _finite(comparison.as_dict())
     tokens = _finite(gallery.as_dict()) if gallery is not None else None
     style, script = _asset("page.css"), "\n".join(_asset(name) for name in SCRIPTS)
@@ -48,9 +57,9 @@ def render(comparison: Plain, gallery: Plain | None = None) -> str:
         "about": _about(found),
         "method": escape(_how_measured(found)),
         "version": escape(foveate.__version__),
-        "data": _embedded({"comparison": found, "gallery": tokens}),
+        "data": _embedded({"comparison": found, "gallery": tokens, "texts": _texts(found["entries"])}),
     }
-    # in one pass: what a user's text says is never taken for a place to fill
+    # in one pass: placeholders inside a user's text are left alone
     return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _asset("page.html"))
 
 
@@ -59,7 +68,7 @@ def _asset(name: str) -> str:
 
 
 def _policy(style: str, script: str) -> str:
-    """Nothing may be fetched, and nothing runs but the page's own script."""
+    """Return a policy by which nothing is fetched and only the page's own script runs."""
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)]
     return (
         f"default-src 'none'; img-src data:; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; "
@@ -68,7 +77,7 @@ def _policy(style: str, script: str) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """Plain data that JSON can hold: what is not a number is missing, tuples are lists."""
+    """Return plain data that JSON can hold: NaN and infinity become None, tuples become lists."""
     if isinstance(value, dict):
         return {str(key): _finite(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -77,46 +86,51 @@ def _finite(value: Any) -> Any:
 
 
 def _embedded(data: dict[str, Any]) -> str:
-    """JSON that cannot end the element it stands in: no ``<`` is left in it."""
+    """Return JSON that cannot end the element around it: it contains no ``<``."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
+def _texts(entries: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """What the table shows of each entry, without units, for the script to say the same."""
+    return [{c.name: c.text(entry[c.name]) for c in COLUMNS if c.title and c.name in entry} for entry in entries]
+
+
 def _headline(text: str) -> str:
-    """The first sentence large, what qualifies it below."""
+    """Return the first sentence as the headline, the rest below it."""
     first, *rest = re.split(r"(?<=\.) (?=[A-Z])", text.replace(" %", f"{words.GAP}%"), maxsplit=1)
     below = f'<p class="lead">{escape(rest[0])}</p>' if rest else ""
     return f"<h1>{escape(first)}</h1>{below}"
 
 
 def _notices(found: dict[str, Any]) -> str:
-    said = []
+    notices = []
     if found["demonstration"]:
-        said.append(
+        notices.append(
             "This is the built-in demonstration: a small model of foveate's own on generated scenes. "
             "It shows how the report works and says nothing about your model. "
             "For that, run foveate compare MODEL --data FOLDER."
         )
     if not found["complete"]:
-        said.append("The run was interrupted. Here is what had been measured; some settings may be missing.")
-    return "".join(f'<p class="notice">{escape(text)}</p>' for text in said)
+        notices.append("The run was interrupted. This is what was measured until then; some settings may be missing.")
+    return "".join(f'<p class="notice">{escape(text)}</p>' for text in notices)
 
 
 def _note(data: dict[str, Any]) -> str:
-    """Why there is no accuracy, where there is none."""
+    """Explain why there is no accuracy."""
     return f'<p class="lead">{escape(str(data["note"]))}</p>' if data.get("note") else ""
 
 
 def _figures(found: dict[str, Any]) -> str:
-    """The three numbers of the recommended setting, large."""
+    """Show the three main numbers of the recommended setting."""
     place = found["recommendation"]["entry"]
     if place is None:
         return ""
     entry = found["entries"][place]
     shown = {
-        "as fast as the unreduced model": words.factor(entry["speed_up"]),
-        "of decisions unchanged": words.percent(entry["agreement"]),
-        "of the multiply-accumulates": words.share(entry["mac_ratio"]),
+        "as fast as the unreduced model": words.figure(entry, "speed_up"),
+        "of decisions unchanged": words.figure(entry, "agreement"),
+        "of the multiply-accumulates": words.whole_percent(entry["mac_ratio"]),
     }
     inner = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
@@ -134,14 +148,14 @@ def _python(code: str) -> str:
 
 
 def _chart_in_words(found: dict[str, Any]) -> str:
-    """What a reader who cannot see the chart is told of it."""
+    """Describe the chart for readers who cannot see it."""
     front = [entry for entry in found["entries"] if entry["pareto"]]
-    told = "; ".join(
-        f"{words.setting_name(e)}: {words.percent(e['agreement'])} agreement at {words.rate(e['images_per_second'])} "
-        f"images per second, {words.share(e['mac_ratio'])} of the MACs"
+    described = "; ".join(
+        f"{words.setting_name(e)}: {words.figure(e, 'agreement')} agreement at {words.figure(e, 'images_per_second')} "
+        f"images per second, {words.whole_percent(e['mac_ratio'])} of the MACs"
         for e in front
     )
-    return f"{len(found['entries'])} settings. On the front, which no other setting beats in both: {told}."
+    return f"{len(found['entries'])} settings. On the front, which no other setting beats on both axes: {described}."
 
 
 def _how_measured(found: dict[str, Any]) -> str:
@@ -151,7 +165,7 @@ def _how_measured(found: dict[str, Any]) -> str:
         f"Every setting saw the same {number}; agreement and KL compare its predictions on them with those of the "
         "unreduced model, and accuracy, where there is any, with the labels. "
         "Speed is the median over rounds in which the unreduced model, the setting and a model that cuts tokens "
-        "blindly ran in turn, so that drift hits all alike; a ratio is as good as its quartiles are close."
+        "blindly ran in turn, so that drift affects all of them; the closer its quartiles, the more reliable a ratio."
     )
 
 
@@ -173,7 +187,7 @@ def _about(found: dict[str, Any]) -> str:
         "Split": words.in_words(data.get("split")),
         "Images": words.in_words(data.get("images")),
         "Labels": "used" if data.get("labelled") else "none",
-        "Broken images left out": words.in_words(data.get("broken")),
+        "Broken images skipped": words.in_words(data.get("broken")),
     }
     of_run = {key.replace("_", " ").capitalize(): words.in_words(value) for key, value in options.items()}
     boxes = {"Model": of_model, "Data": of_data, "Options": of_run, "Environment": environment}

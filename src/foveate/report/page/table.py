@@ -1,51 +1,22 @@
-"""The table of a comparison as HTML that needs no script to be read."""
+"""The table of a comparison as HTML that needs no script."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from foveate.evaluation.columns import COLUMNS, Column, known_columns
 from foveate.report.page import words
 
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Column:
-    """One column behind the method's name."""
-
-    field: str
-    title: str
-    show: Callable[[Any], str]
-    meaning: str
-    rises: bool = True
-    """Whether more is better; a first click sorts the best to the top."""
-
-
-COLUMNS: tuple[Column, ...] = (
-    Column(
-        "budget", "Budget", lambda v: f"{v:g}" if words.known(v) else words.NOTHING, "share of MACs asked for", False
-    ),
-    Column("agreement", "Agreement", words.percent, "images on which the decision is that of the unreduced model"),
-    Column("top1", "Top-1", words.percent, "images whose label is the first guess"),
-    Column("top5", "Top-5", words.percent, "images whose label is among the first five guesses"),
-    Column("images_per_second", "Images/s", words.rate, "images per second, at the batch size and threads given below"),
-    Column("speed_up", "Speed-up", words.factor, "over the unreduced model: the median, and the quartiles in brackets"),
-    Column("mac_ratio", "MACs", lambda v: words.share(v, 1), "multiply-accumulates, of the unreduced model's", False),
-    Column("kl", "KL", words.divergence, "mean divergence of the predictions from the unreduced model's, nats", False),
-    Column("overhead", "Overhead", words.share, "share of its time that choosing tokens costs", False),
-    Column("memory_mib", "Memory", words.mebibytes, "extra memory of one batch, at its peak", False),
-    Column("on_object", "On object", words.percent, "how much of the last tokens lies on the object"),
-)
-
-
 def table(entries: Sequence[Row], recommended: int | None) -> str:
-    """All entries; columns of which nothing is known are left out."""
-    columns = [c for c in COLUMNS if any(words.known(entry.get(c.field)) for entry in entries)]
+    """All entries, without columns of which nothing is known. A click on a head sorts the best to the top."""
+    columns = known_columns((column for column in COLUMNS if column.title), entries)
     heads = _head("label", "Method", "ascending") + "".join(
-        _head(c.field, c.title, "descending" if c.rises else "ascending") for c in columns
+        _head(c.name, c.title, "descending" if c.higher_is_better else "ascending") for c in columns
     )
     rows = "\n".join(_row(index, entry, columns, index == recommended) for index, entry in enumerate(entries))
     meanings = words.definitions({c.title: c.meaning for c in columns})
@@ -58,7 +29,7 @@ def table(entries: Sequence[Row], recommended: int | None) -> str:
 
 
 def refusals(refused: Sequence[Row]) -> str:
-    """What was not run, and why."""
+    """List what was not run, and why."""
     if not refused:
         return ""
     items = "".join(
@@ -84,15 +55,15 @@ def _row(index: int, entry: Row, columns: Sequence[Column], recommended: bool) -
 
 
 def _cell(column: Column, entry: Row) -> str:
-    value = entry.get(column.field)
-    text = escape(column.show(value))
-    quartiles = entry.get("speed_up_quartiles") if column.field == "speed_up" else None
+    value = entry.get(column.name)
+    text = escape(words.cell(column, value))
+    quartiles = entry.get("speed_up_quartiles") if column.name == "speed_up" else None
     if quartiles and all(words.known(one) for one in quartiles):
         text += f" <small>({quartiles[0]:.2f}{words.DASH}{quartiles[1]:.2f})</small>"
     return f'<td data-value="{value if words.known(value) else ""}">{text}</td>'
 
 
 def mark(kind: str) -> str:
-    """The small shape that stands for a kind of method, in the chart, its legend and the table."""
+    """Return the symbol of a kind of method, in the chart, its legend and the table."""
     use = f'<use href="#mark-{kind}" x="-8" y="-8" width="16" height="16"/>'
     return f'<svg class="mark kind-{kind}" viewBox="-8 -8 16 16" aria-hidden="true">{use}</svg>'

@@ -5,9 +5,9 @@
   const gallery = data.gallery;
   if (!gallery || !gallery.models.length || !gallery.pictures.length) return;
 
-  const FADED = 0.8; // how much of a dropped patch is paper
-  const TINTED = 0.35; // how much of a fused one is its token's mean colour
-  const OUTLINE = "#ffc400"; // rare in photographs, and seen on dark and bright ones
+  const FADED = 0.8; // share of paper in a dropped patch
+  const TINTED = 0.35; // share in a fused one of its token's mean color
+  const OUTLINE = "#ffc400"; // rare in photographs, and visible on dark and bright ones
   const NOTHING = "nothing";
   const PLAIN = "plain";
   const slider = document.getElementById("block");
@@ -19,7 +19,7 @@
 
   function makePane(name, mayBeEmpty) {
     const models = gallery.models.map((model, index) => make("option", { value: index }, model.label));
-    const others = [[NOTHING, "nothing"], [PLAIN, "the picture as it is"]];
+    const others = [[NOTHING, "nothing"], [PLAIN, "the original picture"]];
     const extra = mayBeEmpty ? others.map(([value, text]) => make("option", { value }, text)) : [];
     const select = make("select", { onchange: redraw }, ...extra, ...models);
     const canvas = make("canvas", { tabindex: 0, role: "application", "aria-roledescription": "token map" });
@@ -88,8 +88,8 @@
     return null;
   }
 
-  /** The mean colour of every token that holds several patches. */
-  function meanColours({ pixels }, [rows, columns], owner) {
+  /** The mean color of every token that holds several patches. */
+  function meanColors({ pixels }, [rows, columns], owner) {
     const { data: bytes, width, height } = pixels;
     const sums = new Map();
     for (let y = 0; y < height; y++) {
@@ -128,7 +128,7 @@
     };
     context.imageSmoothingQuality = "high";
     context.drawImage(picture.image, 0, 0, width, height);
-    fillPatches(context, cell, now, meanColours(picture, grid, now.owner));
+    fillPatches(context, cell, now, meanColors(picture, grid, now.owner));
     const thin = Math.max(1, Math.round(width / 300));
     const members = membersOf(now.owner);
     outline(context, cell, now.owner, grid, OUTLINE, thin, (a, b) => members(a) > 1 || (b !== null && members(b) > 1));
@@ -142,9 +142,9 @@
   function fillPatches(context, cell, { owner, fuses }, mean) {
     const paper = getComputedStyle(document.documentElement).getPropertyValue("--paper");
     const members = membersOf(owner);
-    const fill = (patch, colour, alpha) => {
+    const fill = (patch, color, alpha) => {
       context.globalAlpha = alpha;
-      context.fillStyle = colour;
+      context.fillStyle = color;
       context.fillRect(...cell(patch));
     };
     owner.forEach((token, patch) => {
@@ -154,9 +154,9 @@
     context.globalAlpha = 1;
   }
 
-  /** Lines between patches of different tokens, where "counts" says so; at the rim a patch has no other. */
-  function outline(context, cell, owner, [rows, columns], colour, thick, counts, rim = false) {
-    context.fillStyle = colour;
+  /** Lines between patches of different tokens, where "counts" is true; at the rim a patch has no neighbor. */
+  function outline(context, cell, owner, [rows, columns], color, thick, counts, rim = false) {
+    context.fillStyle = color;
     const half = Math.floor(thick / 2);
     owner.forEach((token, patch) => {
       const [x, y, w, h] = cell(patch);

@@ -1,0 +1,48 @@
+"""Write the figures of a benchmark to a results file, with the command and the machine in its header."""
+
+from __future__ import annotations
+
+import csv
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import date
+from pathlib import Path
+
+import torch
+
+from foveate.evaluation.environment import describe_environment
+
+
+def record(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]], sample: str, *notes: str) -> None:
+    """Write a CSV file like those in results/.
+
+    Args:
+        path: The file to write; it is replaced.
+        columns: Names of the columns.
+        rows: Cells, formatted with the digits to be kept. None becomes an empty cell.
+        sample: Model, number of images, runs and seeds.
+        *notes: What a reader must know.
+    """
+    machine = describe_environment(torch.device("cpu"), torch.float32)
+    header = {
+        "command": command(),
+        "machine": f"{machine.cpu}; cores: {machine.cores}, threads: {machine.threads}",
+        "date": date.today().isoformat(),
+        "versions": f"foveate {machine.foveate}, torch {machine.torch}, timm {machine.timm}; {machine.dtype}",
+        "sample": sample,
+    }
+    lines = [f"# {key}: {value}\n" for key, value in [*header.items(), *(("note", note) for note in notes)]]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        file.writelines(lines)
+        csv.writer(file, lineterminator="\n").writerows([columns, *rows])
+
+
+def command() -> str:
+    """The running command, without paths of this machine."""
+    arguments = list(sys.argv[1:])
+    for option in ("--csv", "--json", "--out"):  # where figures go does not change them
+        if option in arguments:
+            del arguments[arguments.index(option) : arguments.index(option) + 2]
+    assets = "FOVEATE_ASSETS=... " if "FOVEATE_ASSETS" in os.environ else ""
+    return " ".join([f"{assets}python benchmarks/{Path(sys.argv[0]).name}", *arguments])

@@ -1,0 +1,74 @@
+"""A transformer block in the pieces that reduction needs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from foveate.costs import BlockShape
+
+
+class Heads(NamedTuple):
+    """Queries, keys and values split into heads, each (B, H, N, D)."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+
+
+class BlockPieces(ABC):
+    """One transformer block in the pieces that reduction needs. One subclass per kind of block.
+
+    A whole block is ``x = x + after_attention(attend(project(normed(x))), normed(x))``, then ``x = mlp(x)``.
+    """
+
+    def __init__(self, block: Any) -> None:
+        self.block = block
+
+    def whole(self, x: Tensor) -> Tensor:
+        """The block as its library runs it."""
+        return self.block(x)
+
+    @abstractmethod
+    def normed(self, x: Tensor) -> Tensor:
+        """What attention reads: the first norm's output in a pre-norm block."""
+
+    @abstractmethod
+    def queries(self, normed: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def keys_values(self, normed: Tensor) -> tuple[Tensor, Tensor]: ...
+
+    def project(self, normed: Tensor) -> Heads:
+        """All three at once, where a block can do that faster than one by one."""
+        return Heads(self.queries(normed), *self.keys_values(normed))
+
+    @abstractmethod
+    def after_attention(self, attended: Tensor, normed: Tensor) -> Tensor:
+        """The update of the residual stream from ``attended`` (B, H, N_q, D): projection, scaling, drop path."""
+
+    @abstractmethod
+    def mlp(self, x: Tensor) -> Tensor:
+        """The stream after the second half of the block."""
+
+    @property
+    @abstractmethod
+    def scale(self) -> float:
+        """Factor of the attention logits."""
+
+    @property
+    @abstractmethod
+    def attention_dropout(self) -> float:
+        """Dropout on attention weights, 0 outside training."""
+
+    @abstractmethod
+    def shape(self) -> BlockShape:
+        """Sizes and multiply-accumulates."""
+
+
+def linear_macs(*modules: nn.Module | None) -> int:
+    """Multiply-accumulates per token of all linear layers inside ``modules``."""
+    layers = (layer for m in modules if m is not None for layer in m.modules())
+    return sum(layer.weight.numel() for layer in layers if isinstance(layer, nn.Linear))

@@ -1,0 +1,262 @@
+"""What foveate knows of one model: its family, bound to it.
+
+``inspect(model)`` finds the family whose class matches and binds it: ``family = TimmVit(model)``. A family describes
+the model (shape, tokens, what its head reads), runs it piece by piece, knows its classifier, its images and its
+architecture, and supplies a mixin whose methods replace the model's own once it is reduced. It is the only code that
+reaches into a model of some library. A new family is one file in this folder.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from foveate.adapters.blocks import BlockPieces
+from foveate.adapters.engine import Encoded, encode
+from foveate.adapters.reduced import Reduced, Reducer, reducer_of
+from foveate.costs import Cost, ModelShape, count, unreduced
+from foveate.reductions import Reduction
+
+
+class UnsupportedModel(TypeError):
+    """A model that no family understands. Reducing it anyway could be silently wrong."""
+
+
+class Family(ABC):
+    """One model and all that foveate knows of it. See ``fv.inspect``."""
+
+    title: ClassVar[str]
+    """For people: named when a model is refused."""
+    library: ClassVar[str]
+    """Library it comes from, as saved files name it."""
+    mixin: ClassVar[type[Reduced] | None] = None
+    """Methods that replace the model's own once it is reduced; None for a family that cannot be reduced."""
+    classifier_names: ClassVar[tuple[str, ...]] = ()
+    """Children that turn features into a prediction."""
+    embedding_names: ClassVar[frozenset[str]] = frozenset()
+    """Parts of a parameter's name that place it before the first block."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    @classmethod
+    @abstractmethod
+    def matches(cls, model: nn.Module) -> bool:
+        """Whether this family is the one to judge ``model``; ``check`` then decides."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise ``UnsupportedModel`` for a variant this family does not understand."""
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the model cannot be reduced although it is understood; None where it can."""
+        return None
+
+    def require_reducible(self) -> None:
+        """Raise ``UnsupportedModel`` with the reason where the model cannot be reduced."""
+        if self.refusal is not None:
+            raise UnsupportedModel(self.refusal)
+
+    # -- what the model is made of
+
+    @property
+    @abstractmethod
+    def blocks(self) -> list[nn.Module]:
+        """The transformer blocks in order."""
+
+    @property
+    @abstractmethod
+    def image_size(self) -> tuple[int, int, int]:
+        """Channels, height and width of the images the model was made for."""
+
+    @property
+    def reducer(self) -> Reducer | None:
+        """The child module of a reduced model; None if the model is not reduced."""
+        return reducer_of(self.model)
+
+    @property
+    def reduction(self) -> Reduction:
+        """How the model is reduced; the identity if it is not."""
+        return Reduction() if self.reducer is None else self.reducer.reduction
+
+    @property
+    def base_class(self) -> type:
+        """The model's own class, below what a reduction put on top."""
+        return getattr(type(self.model), "_foveate_base", type(self.model))
+
+    def cost(self, image_size: tuple[int, int, int] | None = None) -> Cost:
+        """What one image costs; by default one of the model's own size."""
+        grid = self.grid_for_size(image_size)
+        params = sum(p.numel() for p in self.model.parameters())
+        shape, reducer = self.shape(grid), self.reducer
+        if reducer is None:
+            return count(shape, unreduced(shape), None, params)
+        return count(shape, reducer.plan_for(grid), reducer.method, params)
+
+    # -- tokens; only families that can be reduced have these
+
+    @property
+    def num_prefix(self) -> int:
+        """Class, distillation and register tokens, which are never reduced; they stand in front."""
+        return 0
+
+    @property
+    def has_cls(self) -> bool:
+        """Whether the first prefix token is a class token."""
+        return False
+
+    def pieces(self) -> list[BlockPieces]:
+        """Every block in its pieces."""
+        raise UnsupportedModel(self.refusal or f"{self.title} has no pieces.")
+
+    def grid_for(self, height: int, width: int) -> tuple[int, int]:
+        """Rows and columns of patches of an image; ``ValueError`` for a size the model does not take."""
+        raise UnsupportedModel(self.refusal or f"{self.title} has no grid.")
+
+    def shape(self, grid: tuple[int, int] | None = None) -> ModelShape:
+        """Sizes for images of that many rows and columns of patches; by default of the model's own images."""
+        raise UnsupportedModel(self.refusal or f"{self.title} has no shape.")
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches of the images the model was made for."""
+        return self.grid_for(*self.image_size[1:])
+
+    def grid_for_size(self, image_size: Any = None) -> tuple[int, int]:
+        """Rows and columns of patches of an image of (channels, height, width); by default of the model's own size."""
+        if image_size is None:
+            return self.grid
+        if not isinstance(image_size, tuple | list | torch.Size) or len(image_size) != 3:
+            raise ValueError(f"image_size is (channels, height, width), such as (3, 224, 224); got {image_size!r}.")
+        channels = self.image_size[0]
+        if image_size[0] != channels:
+            raise ValueError(
+                f"The model takes {channels} channels; image_size={tuple(image_size)} has {image_size[0]}."
+            )
+        return self.grid_for(image_size[1], image_size[2])
+
+    # -- running it
+
+    def embed(self, images: Tensor, **options: Any) -> Tensor:
+        """Tokens that enter the first block, (B, P + N, C)."""
+        raise UnsupportedModel(self.refusal or f"{self.title} embeds no tokens.")
+
+    embed_options: ClassVar[frozenset[str]] = frozenset()
+    """Names of the options that ``embed`` takes."""
+
+    def encode(self, images: Tensor, *, record: bool = False, **options: Any) -> Encoded:
+        """Embedding and all blocks. ``head`` goes on from there."""
+        return encode(self, images, record=record, **options)
+
+    def final_norm(self, tokens: Tensor) -> Tensor:
+        """Tokens behind the last block as the head reads them."""
+        return tokens
+
+    def head(self, encoded: Encoded) -> Any:
+        """What the model returns, from where ``encode`` ends."""
+        raise UnsupportedModel(self.refusal or f"{self.title} has no head for tokens.")
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether blocks are to be recomputed in the backward pass (activation checkpointing)."""
+        return False
+
+    # -- predictions
+
+    def logits(self, output: Any) -> Tensor:
+        """The prediction in what the model returns."""
+        return output
+
+    def classifiers(self) -> list[nn.Module]:
+        """The layers that turn features into a prediction; none where there is no classifier."""
+        found = [getattr(self.model, name, None) for name in self.classifier_names]
+        return [layer for layer in found if isinstance(layer, nn.Module) and any(True for _ in layer.parameters())]
+
+    def is_classifier(self, name: str) -> bool:
+        """Whether a parameter or module of that name belongs to a classifier."""
+        return name.split(".")[0] in self.classifier_names
+
+    @property
+    def num_classes(self) -> int | None:
+        """Classes the model predicts; None where it has no classifier."""
+        for layer in self.classifiers():
+            last = [part for part in layer.modules() if isinstance(part, nn.Linear)]
+            if last:
+                return last[-1].out_features
+        return None
+
+    def set_classes_(self, num_classes: int) -> None:
+        """Give the model a classifier for ``num_classes``, a new one unless it has just that many."""
+        if num_classes != self.num_classes:
+            self._replace_classifier(num_classes)
+
+    def _replace_classifier(self, num_classes: int) -> None:
+        raise ValueError(
+            f"{type(self.model).__name__} has no classifier that foveate can replace. "
+            "Use a model for image classification."
+        )
+
+    # -- images, training, files
+
+    @property
+    def pretrained_classes(self) -> int | None:
+        """Classes that the library's own weights tell apart; None where that is not known."""
+        return None
+
+    def preprocessing(self) -> dict[str, Any]:
+        """How the model was given its images: mean, std, interpolation, crop_pct, crop_mode, as far as known."""
+        return {}
+
+    def no_weight_decay(self) -> set[str]:
+        """Parameters, by name, that weight decay spares: positions and prefix tokens."""
+        own = getattr(self.model, "no_weight_decay", None)
+        return set(own()) if callable(own) else set()
+
+    @abstractmethod
+    def architecture(self) -> dict[str, Any] | None:
+        """Plain data from which ``rebuild`` makes an equal, untrained model; None where that cannot be promised."""
+
+    @classmethod
+    def can_rebuild(cls, architecture: Mapping[str, Any]) -> bool:
+        """Whether ``architecture`` is of this family, or of another of its library that is built in the same way."""
+        return architecture.get("library") == cls.library
+
+    @classmethod
+    @abstractmethod
+    def rebuild(cls, architecture: Mapping[str, Any]) -> nn.Module:
+        """The untrained, unreduced model that ``architecture`` described."""
+
+    def convert_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Weights of a related model made to fit this one, where that is defined."""
+        return weights
+
+    # -- for people
+
+    @property
+    def head_reads(self) -> str:
+        """What the head reads, in words."""
+        return "patch tokens" if self.shape().head_reads_patches else "prefix tokens"
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name:<11} {value}" for name, value in self.facts().items())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({type(self.model).__name__})\n{self}"
+
+    def facts(self) -> dict[str, str]:
+        """What ``print(fv.inspect(model))`` shows."""
+        found = {"model": f"{type(self.model).__name__} ({self.title})", "blocks": str(len(self.blocks))}
+        found["image"] = " x ".join(map(str, self.image_size))
+        found["classes"] = str(self.num_classes or "none")
+        if self.refusal is not None:
+            return found | {"reducible": f"no: {self.refusal}"}
+        rows, columns = self.grid
+        found["tokens"] = f"{self.num_prefix} prefix + {rows} x {columns} patches"
+        found["head"] = f"reads {self.head_reads}"
+        found["MACs"] = f"{self.cost().macs / 1e9:.3f} G"
+        return found | {"reducible": "yes", "reduction": str(self.reduction)}

@@ -1,0 +1,181 @@
+"""What a reduced model has and is: one child module that holds the reduction, and a class of its own.
+
+``attach_`` changes the class of the one object it is given, to a subclass made of its family's mixin and the model's
+class, and adds one child module, ``foveate``. Blocks, parameters and state-dict keys stay as they are; ``detach_``
+undoes both.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch import nn
+
+from foveate.adapters.unit_qk import UnitScales
+from foveate.costs import ModelShape, Plan, at_grid, step_shape
+from foveate.methods.base import Method
+from foveate.methods.learned import LearnedMethod, MaskTrainedMethod
+from foveate.reductions import Reduction, UnitQK
+from foveate.schedules import Schedule
+
+if TYPE_CHECKING:
+    from foveate.adapters.family import Family
+
+CHILD = "foveate"
+"""Name of the one child module a reduced model has, and so the prefix of a method's parameters."""
+
+
+class Reducer(nn.Module):
+    """The child module ``foveate``: the reduction, the plan it leads to, and the method's parameters if it has any."""
+
+    def __init__(self, reduction: Reduction, shape: ModelShape) -> None:
+        super().__init__()
+        self.reduction = reduction
+        self.shape = shape
+        self.plan = reduction.plan(shape)
+        self.unit_scales = None if reduction.unit_qk is None else UnitScales(reduction.unit_qk, shape)
+        self.learned = nn.ModuleDict()
+        if isinstance(self.method, LearnedMethod):
+            for block in filter(self.plan.acts_in, range(shape.depth)):
+                module = self.method.build(step_shape(shape, self.plan, block), block)
+                if module is not None:
+                    self.learned[str(block)] = module
+
+    @property
+    def method(self) -> Method | None:
+        return self.reduction.method
+
+    @property
+    def schedule(self) -> Schedule | None:
+        return self.reduction.schedule
+
+    @property
+    def exact_last_block(self) -> bool:
+        return self.reduction.exact_last_block
+
+    @property
+    def unit_qk(self) -> UnitQK | None:
+        return self.reduction.unit_qk
+
+    @property
+    def heads_weigh_by_size(self) -> bool:
+        """Whether heads that read patch tokens count each as often as it stands for a patch."""
+        return self.method is not None and self.method.heads_weigh_by_size
+
+    @property
+    def masks(self) -> bool:
+        """Whether tokens are masked now instead of removed, as some methods do while they train."""
+        return isinstance(self.method, MaskTrainedMethod) and self.training
+
+    @property
+    def modules_by_block(self) -> dict[int, nn.Module]:
+        """The method's own modules, by the block they serve; empty for a method that learns nothing."""
+        return {int(name): module for name, module in self.learned.items()}
+
+    @property
+    def removes_tokens(self) -> bool:
+        """Whether anything is reduced in any block."""
+        return any(self.plan.acts_in(block) for block in range(self.shape.depth))
+
+    def plan_for(self, grid: tuple[int, int]) -> Plan:
+        """The plan for an image of that many rows and columns of patches."""
+        return self.plan if grid == self.shape.grid else self.reduction.plan(at_grid(self.shape, grid))
+
+    def reschedule(self, schedule: Schedule) -> None:
+        """Follow another schedule from now on; what the method has learned stays."""
+        reduction = self.reduction.with_schedule(schedule)
+        plan = reduction.plan(self.shape)
+        if self.learned:
+            self.check_learned([block for block in range(self.shape.depth) if plan.acts_in(block)])
+        self.reduction, self.plan = reduction, plan
+
+    def check_learned(self, blocks: Iterable[int]) -> None:
+        """Refuse to act in blocks for which there is nothing learned."""
+        without = [block for block in blocks if str(block) not in self.learned]
+        if without:
+            raise ValueError(f"{type(self.method).__name__} has learned nothing for block {without[0]}; reduce again.")
+
+    def resized(self, shape: ModelShape) -> Reducer:
+        """The same for images of another size, with what the method has learned carried over."""
+        new = Reducer(self.reduction, shape)
+        new.unit_scales = self.unit_scales
+        for name in new.learned.keys() & self.learned.keys():
+            assert isinstance(self.method, LearnedMethod)
+            self.method.resize(self.learned[name], new.learned[name])
+        reference = next(self.parameters(), None)
+        if reference is not None:
+            new.to(reference.device, reference.dtype)
+        return new.train(self.training)
+
+    def drop_blocks_from(self, depth: int) -> None:
+        """Forget what was learned for blocks that the model no longer has."""
+        for block in [block for block in self.modules_by_block if block >= depth]:
+            del self.learned[str(block)]
+
+    def no_weight_decay(self) -> set[str]:
+        """Parameters, by their names in the model, that weight decay spares."""
+        spared = {name: getattr(module, "no_weight_decay", ()) for name, module in self.learned.items()}
+        return {f"{CHILD}.learned.{block}.{parameter}" for block, names in spared.items() for parameter in names}
+
+    def extra_repr(self) -> str:
+        return str(self.reduction)
+
+
+class Reduced:
+    """Root of every mixin: marks a reduced model and lets it travel through pickle and deepcopy."""
+
+    foveate: Reducer
+    _foveate_family: ClassVar[type]  # set by reduced_class, as is the next; transformers evaluates these annotations
+    _foveate_base: ClassVar[type]
+
+    @property
+    def _family(self) -> Any:
+        """The model's family, bound to it."""
+        return self._foveate_family(self)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return _blank_reduced, (self._foveate_family, self._foveate_base), self.__dict__.copy()
+
+
+def _blank_reduced(family: type[Family], base: type) -> Any:
+    cls: Any = reduced_class(family, base)
+    return cls.__new__(cls)
+
+
+def reduced_class(family: type[Family], base: type) -> type:
+    """The class a reduced ``base`` has. It keeps the name, so that printing and saving read as before."""
+    return _make_class(family, base)
+
+
+@cache
+def _make_class(family: Any, base: Any) -> type:
+    namespace = {"_foveate_family": family, "_foveate_base": base, "__doc__": base.__doc__}
+    return type(base.__name__, (family.mixin, base), namespace)
+
+
+def reducer_of(model: nn.Module) -> Reducer | None:
+    """The child module of a reduced model; None if ``model`` is not reduced."""
+    return model.foveate if isinstance(model, Reduced) else None
+
+
+def copy_root(model: Any) -> Any:
+    """A second root over the same modules; the root is all that reducing and restoring change."""
+    root = copy.copy(model)
+    root._modules = dict(model._modules)
+    return root
+
+
+def copy_unreduced(model: Any) -> Any:
+    """A second root over the modules of ``model``, which is not reduced."""
+    root = copy_root(model)
+    return detach_(root) if isinstance(root, Reduced) else root
+
+
+def detach_(model: Any) -> Any:
+    """Undo ``attach_``."""
+    delattr(model, CHILD)
+    model.__class__ = model._foveate_base
+    return model

@@ -1,0 +1,125 @@
+"""All families, and the one that a model belongs to.
+
+Files of this folder that begin with a library's name hold its families; they are imported once that library is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from torch import nn
+
+from foveate.adapters.family import Family, UnsupportedModel
+from foveate.adapters.reduced import CHILD, Reduced, Reducer, reduced_class
+from foveate.reductions import Reduction
+
+FILES = {"timm": "timm_", "transformers": "hf_", "torchvision": "torchvision_"}
+"""The beginning of the names of each library's files."""
+
+F = TypeVar("F", bound=type[Family])
+_FAMILIES: list[type[Family]] = []
+_IMPORTED: set[str] = set()
+
+
+def register_family(family: F) -> F:
+    """Make a family known. One that is registered later is asked first, so that it may be more special."""
+    _FAMILIES.insert(0, family)
+    return family
+
+
+def all_families() -> tuple[type[Family], ...]:
+    """Every family whose library somebody has imported: no model can be of any other."""
+    for library, beginning in FILES.items():
+        if library in sys.modules and library not in _IMPORTED:
+            _IMPORTED.add(library)
+            for module in pkgutil.iter_modules(sys.modules[__package__].__path__):
+                if module.name.startswith(beginning):
+                    importlib.import_module(f"{__package__}.{module.name}")
+    return tuple(_FAMILIES)
+
+
+def inspect(model: nn.Module) -> Family:
+    """What foveate knows of ``model``: its family, bound to it.
+
+    Print it to see tokens, grid, what the head reads, and whether the model can be reduced. Its attributes answer the
+    same questions in code: ``grid``, ``num_prefix``, ``has_cls``, ``image_size``, ``num_classes``, ``reduction``.
+
+    Raises:
+        UnsupportedModel: if no family understands the model; the message names what was found and what is supported.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"A model is a torch.nn.Module; got {type(model).__name__}: {model!r:.80}.")
+    if isinstance(model, Reduced):
+        return model._family
+    for family in all_families():
+        if family.matches(model):
+            bound = family(model)
+            bound.check()
+            return bound
+    found = f"{type(model).__module__}.{type(model).__qualname__}"
+    raise UnsupportedModel(f"foveate does not know {found}. Supported: {_titles()}.{_hint(model)}")
+
+
+def rebuild(architecture: Mapping[str, Any]) -> nn.Module:
+    """The untrained, unreduced model that a family described; its library is imported."""
+    library = architecture.get("library")
+    if library in FILES:
+        importlib.import_module(library)
+    for family in all_families():
+        if family.can_rebuild(architecture):
+            return family.rebuild(architecture)
+    if library in {family.library for family in all_families()}:
+        raise UnsupportedModel(f"The saved model is a {architecture.get('class')!r}, which foveate does not know.")
+    raise ValueError(f"foveate has no family for the library {library!r}.")
+
+
+def attach_(model: Any, reduction: Reduction) -> Any:
+    """Reduce ``model`` as ``reduction`` asks, in place. On any error it is left as it was."""
+    family = inspect(model)
+    if isinstance(model, Reduced):
+        raise ValueError(
+            f"This model is already reduced by {model.foveate.method!r}, {model.foveate.schedule!r}. "
+            "Call restore_(model) first."
+        )
+    family.require_reducible()
+    if hasattr(model, CHILD):
+        raise ValueError(f"The model already has an attribute {CHILD!r}, the name foveate's own child needs.")
+    method = reduction.method
+    if method is not None and method.needs_class_token and not family.has_cls:
+        raise ValueError(
+            f"{type(method).__name__} ranks by class-token attention; this model has no class token. "
+            "Use ToMe, or TopK, which falls back on the attention a token receives."
+        )
+    shape = family.shape()
+    if reduction.exact_last_block and shape.head_reads_patches:
+        raise ValueError("exact_last_block needs a head that reads prefix tokens only; this one reads patch tokens.")
+    if reduction.exact_last_block and not shape.num_prefix:
+        raise ValueError("exact_last_block needs a prefix token (class token); this model has none.")
+    reducer = Reducer(reduction, shape)
+    reference = next(model.parameters())
+    model.add_module(CHILD, reducer.to(reference.device, reference.dtype).train(model.training))
+    model.__class__ = reduced_class(type(family), type(model))
+    return model
+
+
+def _titles() -> str:
+    known = [family.title for family in reversed(all_families()) if family.mixin is not None]
+    others = [f"families of {library}" for library in FILES if library not in sys.modules]
+    return "; ".join([*known, *others])
+
+
+def _hint(model: nn.Module) -> str:
+    """Point at a part of ``model`` that could be reduced instead."""
+    for name, child in model.named_modules():
+        if name and any(family.matches(child) for family in all_families()):
+            return f" Its part {name!r} ({type(child).__name__}) may be reduced by itself: reduce_({_path(name)}, ...)."
+    return ""
+
+
+def _path(name: str) -> str:
+    """``model.encoder[0]``: valid Python also where a part is numbered."""
+    return "model" + "".join(f"[{part}]" if part.isdecimal() else f".{part}" for part in name.split("."))

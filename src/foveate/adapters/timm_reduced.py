@@ -1,0 +1,146 @@
+"""What a reduced timm VisionTransformer does instead of its own methods."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from timm.layers import to_2tuple
+from timm.models._features import feature_take_indices
+from torch import Tensor
+
+from foveate.adapters.pooling import tag_weights, tagged_weights
+from foveate.adapters.reduced import CHILD, Reduced
+from foveate.adapters.timm_macs import stem_macs_of_patches
+from foveate.adapters.traces import spread_to_patches
+from foveate.costs import at_grid
+
+
+class ReducedTimm(Reduced):
+    """Methods of timm's VisionTransformer, for fewer tokens."""
+
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Any:
+        _refuse_mask(attn_mask, is_causal)
+        family = self._family
+        return family.head(family.encode(x))
+
+    def forward_features(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+        """The tokens that are left after the last block and norm, (B, P + N', C)."""
+        _refuse_mask(attn_mask, is_causal)
+        family = self._family
+        stream = family.encode(x).stream
+        tokens = family.final_norm(stream.tokens)
+        # the head, called on its own, must still know how many patches each token stands for, or which still count
+        return tag_weights(tokens, family.token_weights(stream)) if family.reads_weights else tokens
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Any:
+        family = self._family
+        return family.predict(x, tagged_weights(x) if family.reads_weights else None, pre_logits)
+
+    def forward_intermediates(
+        self: Any,
+        x: Tensor,
+        indices: int | list[int] | None = None,
+        return_prefix_tokens: bool = False,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+        output_dict: bool = False,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Any:
+        """Feature maps of chosen blocks on the whole patch grid: every patch gets its token's features."""
+        _refuse_mask(attn_mask, is_causal)
+        if output_fmt not in ("NCHW", "NLC"):
+            raise ValueError(f"output_fmt is NCHW or NLC; got {output_fmt!r}.")
+        wanted, _ = feature_take_indices(len(self.blocks), indices)
+        family = self._family
+        encoded = family.encode(x, record=True)
+        maps, prefixes = [], []
+        for block in sorted(wanted):
+            patches, prefix = spread_to_patches(encoded, block, self.num_prefix_tokens)
+            maps.append(self.norm(patches) if norm else patches)
+            prefixes.append(self.norm(prefix) if norm else prefix)
+        if output_fmt == "NCHW":
+            grid = family.grid_for(*x.shape[-2:])
+            maps = [m.unflatten(1, grid).permute(0, 3, 1, 2).contiguous() for m in maps]
+        final = None if intermediates_only else self.norm(encoded.stream.tokens)
+        return _package(maps, prefixes if self.num_prefix_tokens else None, final, return_prefix_tokens, output_dict)
+
+    def reset_classifier(self: Any, num_classes: int, global_pool: str | None = None) -> None:
+        """A new classifier; another kind of pooling only where the plan does not depend on it."""
+        _check_pooling(self, global_pool)
+        super().reset_classifier(num_classes, global_pool)  # type: ignore[misc]
+        self.foveate.shape = replace(self.foveate.shape, head_reads_patches=self._family.head_reads_patches)
+
+    def prune_intermediate_layers(
+        self: Any, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> list[int]:
+        """Leave out the blocks behind the last one asked for, and what their reductions have learned."""
+        if self.foveate.heads_weigh_by_size:
+            raise ValueError(
+                f"This model was reduced by {self.foveate.method!r} with all its {len(self.blocks)} blocks. "
+                "Call restore_(model), prune it, and reduce it again."
+            )
+        _check_pooling(self, "" if prune_head else None)
+        taken = super().prune_intermediate_layers(indices, prune_norm, prune_head)  # type: ignore[misc]
+        self.foveate.drop_blocks_from(len(self.blocks))
+        return taken
+
+    def set_input_size(self: Any, img_size: Any = None, patch_size: Any = None) -> None:
+        """Take images or patches of another size; positions the method has learned are resampled like the model's."""
+        embed = self.patch_embed
+        height, width = to_2tuple(img_size) if img_size is not None else embed.img_size
+        ph, pw = to_2tuple(patch_size) if patch_size is not None else embed.patch_size
+        if height % ph or width % pw:
+            raise ValueError(f"The image is {height} x {width}, which patches of {ph} x {pw} do not divide.")
+        shape = at_grid(self.foveate.shape, (height // ph, width // pw))
+        if (ph, pw) != tuple(embed.patch_size):
+            shape = replace(shape, stem_macs_per_patch=stem_macs_of_patches(self, ph, pw))
+        resized = self.foveate.resized(shape)  # refuses before anything has changed
+        resized.drop_blocks_from(len(self.blocks))
+        self.foveate.check_learned(resized.modules_by_block)
+        frozen = [name for name, parameter in self.named_parameters() if not parameter.requires_grad]
+        super().set_input_size(img_size, patch_size)  # type: ignore[misc]
+        self.foveate = resized
+        for name in frozen:
+            self.get_parameter(name).requires_grad_(False)
+
+    def no_weight_decay(self: Any) -> set[str]:
+        return super().no_weight_decay() | self.foveate.no_weight_decay()  # type: ignore[misc]
+
+    def group_matcher(self: Any, coarse: bool = False) -> dict[str, Any]:
+        """What a block's reduction has learned counts as part of that block, for learning rates by depth."""
+        groups = super().group_matcher(coarse)  # type: ignore[misc]
+        return groups | {"blocks": [*groups["blocks"], (rf"^{CHILD}\.learned\.(\d+)", None)]}
+
+
+def _package(
+    maps: list[Tensor], prefixes: list[Tensor] | None, final: Tensor | None, with_prefix: bool, as_dict: bool
+) -> Any:
+    """timm's several ways to return intermediates."""
+    if as_dict:
+        result: dict[str, Any] = {"image_intermediates": maps}
+        if with_prefix and prefixes is not None:
+            result["image_intermediates_prefix"] = prefixes
+        return result if final is None else result | {"image_features": final}
+    listed: list[Any] = list(zip(maps, prefixes, strict=True)) if with_prefix and prefixes is not None else maps
+    return listed if final is None else (final, listed)
+
+
+def _check_pooling(model: Any, wanted: str | None) -> None:
+    """Whether the head may pool by ``wanted`` from now on: where tokens are not weighed it is as free as in timm."""
+    if wanted in (None, model.global_pool):
+        return
+    reducer = model.foveate
+    if reducer.heads_weigh_by_size or reducer.exact_last_block or wanted not in ("token", "avg", "map", ""):
+        raise ValueError(
+            f"This model was reduced for pooling by {model.global_pool!r} and cannot change to {wanted!r}. "
+            "Call restore_(model), reset the classifier, and reduce it again."
+        )
+
+
+def _refuse_mask(attn_mask: Tensor | None, is_causal: bool) -> None:
+    if attn_mask is not None or is_causal:
+        raise ValueError("A reduced model takes no attn_mask and no is_causal: tokens do not keep their places.")

@@ -1,0 +1,121 @@
+"""Weights of a DeiT or an HVT made to fit another HVT: class token, image size, positions behind the poolings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isqrt
+from typing import Any
+
+from timm.models.vision_transformer import checkpoint_filter_fn
+from torch import Tensor, nn
+
+from foveate.adapters.reduced import CHILD, reducer_of
+from foveate.methods.hvt_pool import Grid, PooledStage, resample, shapes_after
+
+
+def convert_weights(weights: Mapping[str, Any], model: Any) -> dict[str, Tensor]:
+    """Weights of a DeiT or an HVT, made to fit the HVT ``model``; load them with ``model.load_state_dict``.
+
+    The class token and its position go where ``model`` has none. Positions of another number are resampled, as those
+    of a square image. What a DeiT does not have, the positions behind the poolings, stays as ``model`` has it; an HVT
+    of other stages or another pooling is a ``ValueError``.
+    """
+    found = _without_class_token(unwrapped(weights), model)
+    _check_positions(found, model)
+    learned = _learned(found, model)
+    try:
+        return dict(checkpoint_filter_fn(found, model)) | learned
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError) as error:
+        raise ValueError(f"timm cannot make them fit: {error}") from error
+
+
+def unwrapped(weights: Mapping[str, Any]) -> dict[str, Any]:
+    """The weights by name; files of DeiT and of many training loops hold them one level down."""
+    for key in ("model", "state_dict"):
+        inner = weights.get(key)
+        weights = inner if isinstance(inner, Mapping) else weights
+    return dict(weights)
+
+
+def _without_class_token(weights: dict[str, Any], model: Any) -> dict[str, Any]:
+    has_token = getattr(model, "cls_token", None) is not None
+    if has_token and "pos_embed" in weights and "cls_token" not in weights:
+        raise ValueError(
+            f"They have no class token and {weights['pos_embed'].shape[1]} positions; the model has one, and "
+            f"{_length(model)} positions. Build it with class_token=False and global_pool='avg'."
+        )
+    if has_token or "cls_token" not in weights:
+        return weights
+    weights = {name: tensor for name, tensor in weights.items() if name != "cls_token"}
+    if "pos_embed" in weights and _holds_class_position(weights["pos_embed"].shape[1], model):
+        weights["pos_embed"] = weights["pos_embed"][:, 1:]
+    return weights
+
+
+def _holds_class_position(length: int, model: Any) -> bool:
+    """Whether one of so many positions is the class token's; a DeiT-III has none for it."""
+    own = _length(model)
+    return length - 1 == own or (length != own and _square(length - _prefix(model)) is None)
+
+
+def _check_positions(weights: dict[str, Any], model: Any) -> None:
+    """Refuse what timm would take for a square grid and fail at, or read wrongly."""
+    length, own = weights["pos_embed"].shape[1] if "pos_embed" in weights else None, _length(model)
+    if length is None or own is None or length == own:
+        return
+    if _square(length - _prefix(model)) is None:
+        raise ValueError(
+            f"They have {length} positions, the model has {own}. Positions are resampled from a square grid, and "
+            f"{length - _prefix(model)} patches are none. Build the model for the images of the weights, load them, "
+            "and call its set_input_size."
+        )
+
+
+def _learned(weights: dict[str, Any], model: nn.Module) -> dict[str, Tensor]:
+    """Everything under ``foveate.``: as ``model`` has it where the weights have none of it, else theirs."""
+    own = {name: tensor for name, tensor in model.state_dict().items() if name.startswith(f"{CHILD}.")}
+    found = {name for name in weights if name.startswith(f"{CHILD}.")}
+    if not found:
+        return own
+    if found != own.keys():
+        differing = sorted(found ^ own.keys())
+        raise ValueError(
+            f"They are of a model with other stages or another pooling: {len(differing)} names are in one of the two "
+            f"only, such as {', '.join(differing[:3])}. Build the model with the stages and the pool of the weights."
+        )
+    reducer = reducer_of(model)
+    assert reducer is not None
+    stages = {f"{CHILD}.learned.{block}.pos_embed": stage for block, stage in reducer.modules_by_block.items()}
+    grid = _square(weights["pos_embed"].shape[1] - _prefix(model)) if "pos_embed" in weights else None
+    return {name: _fitted(name, weights[name], tensor, stages.get(name), grid) for name, tensor in own.items()}
+
+
+def _fitted(name: str, found: Tensor, own: Tensor, stage: nn.Module | None, grid: Grid | None) -> Tensor:
+    """A tensor under ``foveate.``; positions of another number are resampled from the ``grid`` of the weights."""
+    if found.shape == own.shape:
+        return found
+    if not isinstance(stage, PooledStage):
+        raise ValueError(f"{name} is {tuple(found.shape)} there and {tuple(own.shape)} in the model.")
+    rows, columns = (0, 0) if grid is None else shapes_after(grid, stage.poolings, stage.pool_dim)[-1]
+    if grid is None or rows * columns != found.shape[1]:
+        raise ValueError(
+            f"{name} has {found.shape[1]} positions there and {own.shape[1]} in the model, and is of no square image "
+            f"pooled like this model's (pool_dim={stage.pool_dim}). Build the model for the images of the weights, "
+            "load them, and call its set_input_size."
+        )
+    return resample(found, grid, stage.grid, stage.poolings, stage.pool_dim)
+
+
+def _square(patches: int) -> Grid | None:
+    side = isqrt(max(patches, 0))
+    return (side, side) if side and side * side == patches else None
+
+
+def _length(model: Any) -> int | None:
+    """Positions of the model's own; None where it has none."""
+    return None if getattr(model, "pos_embed", None) is None else int(model.pos_embed.shape[1])
+
+
+def _prefix(model: Any) -> int:
+    """Positions among them that are no patch's."""
+    return 0 if getattr(model, "no_embed_class", False) else int(model.num_prefix_tokens)

@@ -1,0 +1,117 @@
+"""From reduced tokens back to the patch grid, and the trace of which patches each token holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from foveate.adapters.engine import Encoded, Step
+from foveate.core import Assignment, compose, unpool
+
+
+def spread_to_patches(encoded: Encoded, block: int, prefix: int) -> tuple[Tensor, Tensor]:
+    """Features after ``block`` for every patch, (B, N, C), and the prefix tokens.
+
+    A patch whose token was dropped keeps the features that token had when it was dropped.
+    """
+    tokens = encoded.blocks[block].stream.tokens
+    steps = [output.step for output in encoded.blocks[: block + 1] if output.step is not None]
+    left = steps[-1].assignment.num_out if steps else encoded.embedded.shape[1] - prefix
+    if left != tokens.shape[1] - prefix:
+        raise ValueError(
+            f"Block {block} returns prefix tokens only (exact_last_block=True), so it has no dense features. "
+            "Ask for an earlier block, or reduce without exact_last_block."
+        )
+    return spread(tokens[:, prefix:], steps), tokens[:, :prefix]
+
+
+def spread(patches: Tensor, steps: Sequence[Step]) -> Tensor:
+    """Features of the tokens that ``steps`` left, for every patch that was there before them."""
+    for step in reversed(steps):
+        patches = unpool(patches, step.assignment, fill=step.before)
+    return patches
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Which patches each token holds after each block of one forward pass.
+
+    ``trace.after(block)`` is one ``Assignment`` from the image's patches to the tokens there;
+    ``trace.owner(block)`` says it patch by patch; ``trace.keys(block)`` is the same for keys, where a method
+    reduces keys and values alone. Under ``exact_last_block`` no patch token leaves the last block; its entry is that of
+    the tokens which entered it.
+    """
+
+    grid: tuple[int, int]
+    num_prefix: int
+    batch: int
+    counts: tuple[int, ...]
+    """Patch tokens after every block."""
+    steps: tuple[Assignment | None, ...]
+    """What each block did to its patch tokens; None where it did nothing."""
+    key_steps: tuple[Assignment | None, ...]
+    """What each block did to its keys and values alone."""
+    device: torch.device
+
+    @staticmethod
+    def of(encoded: Encoded, grid: tuple[int, int], num_prefix: int) -> Trace:
+        outputs = encoded.blocks
+        tokens = encoded.stream.tokens
+        return Trace(
+            grid,
+            num_prefix,
+            tokens.shape[0],
+            tuple(o.stream.tokens.shape[1] - num_prefix for o in outputs),
+            tuple(o.step.assignment if o.step else None for o in outputs),
+            tuple(o.key_step.assignment if o.key_step else None for o in outputs),
+            tokens.device,
+        )
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def after(self, block: int) -> Assignment:
+        """Patches -> tokens after ``block``."""
+        total = self._identity()
+        for step in self.steps[: self._index(block) + 1]:
+            if step is not None:
+                total = compose(total, step, self.batch, self.device)
+        return total
+
+    def keys(self, block: int) -> Assignment:
+        """Patches -> keys that attention in ``block`` sees."""
+        block = self._index(block)
+        before = self._identity() if block == 0 else self.after(block - 1)
+        step = self.key_steps[block]
+        return before if step is None else compose(before, step, self.batch, self.device)
+
+    def owner(self, block: int) -> Tensor:
+        """(B, N) index of the token each patch went to, -1 where it was dropped.
+
+        A patch in several tokens (overlapping windows) names the one it has most weight in.
+        """
+        a = self.after(block)
+        src, dst, weight, present = a.edges(self.batch, self.device)
+        first = torch.arange(self.batch, device=src.device).unsqueeze(1) * a.num_in  # images one after the other
+        pairs = ((first + src) * max(a.num_out, 1) + dst)[present]
+        pairs, place = pairs.unique(return_inverse=True)  # windows in windows lead a patch to a token by several ways
+        total = torch.zeros(len(pairs), device=src.device).index_add(0, place, weight[present].float())
+        order = total.argsort(stable=True)  # a patch's heaviest token comes last, and stays
+        patch, token = pairs[order] // max(a.num_out, 1), pairs[order] % max(a.num_out, 1)
+        rank = torch.full((self.batch * a.num_in,), -1, device=src.device)
+        rank = rank.scatter_reduce(0, patch, torch.arange(len(order), device=src.device), "amax")
+        owner = rank.clone()
+        owner[rank >= 0] = token[rank[rank >= 0]]
+        return owner.view(self.batch, a.num_in)
+
+    def _identity(self) -> Assignment:
+        n = self.grid[0] * self.grid[1]
+        return Assignment(None, None, None, n, n)
+
+    def _index(self, block: int) -> int:
+        if not -len(self) <= block < len(self):
+            raise IndexError(f"The model has {len(self)} blocks (0..{len(self) - 1}); got block {block}.")
+        return block % len(self)

@@ -1,0 +1,129 @@
+"""From the words of a command to a model and to reductions."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import inspect as source
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from torch import nn
+
+from foveate.adapters import copy_unreduced, inspect, reducer_of
+from foveate.methods.base import Method
+from foveate.methods.options import parse
+from foveate.models.by_name import comes_trained, load_model, size_options
+from foveate.reductions import Reduction
+from foveate.schedules_text import IN_WORDS, make_schedule, parse_blocks, parse_keep, parse_share, split_list
+from foveate.storage import load_schedule
+
+T = TypeVar("T")
+
+
+class Loaded(NamedTuple):
+    """The model that a command was asked for, in evaluation mode."""
+
+    model: nn.Module
+    """With every token; unit queries and keys stay where the saved model was trained with them."""
+    image_size: tuple[int, int, int]
+    own: nn.Module | None = None
+    """The model as it was saved, if that is reduced; it shares its modules with ``model``."""
+
+    def reduced(self, reduction: Reduction) -> nn.Module:
+        """A second root over the same modules, reduced."""
+        root = copy_unreduced(self.model)
+        dataclasses.replace(reduction, unit_qk=inspect(self.model).reduction.unit_qk).apply_(root)
+        _copy_scales_(self.model, root)
+        return root
+
+    def variants(self, reductions: list[Reduction]) -> list[tuple[Reduction, nn.Module]]:
+        """The reduction the model was saved with, then those asked for, each with its model."""
+        own = [] if self.own is None else [(inspect(self.own).reduction, self.own)]
+        return [*own, *((reduction, self.reduced(reduction)) for reduction in reductions)]
+
+
+def load_from(args: argparse.Namespace) -> Loaded:
+    """The model that ``foveate_cli.arguments.add_model`` asked for."""
+    options = size_options(args.model, args.image_size)
+    model = load_model(args.model, pretrained=args.pretrained, weights=args.weights, options=options).eval()
+    family = inspect(model)  # refuses a model that is not supported
+    size: tuple[int, int, int] = family.image_size
+    if args.image_size is not None:
+        channels, height, width = args.image_size
+        size = (channels or size[0], height, width)
+    if family.reduction.method is None:
+        return Loaded(model, size)
+    whole = copy_unreduced(model)
+    Reduction(unit_qk=family.reduction.unit_qk).apply_(whole)
+    _copy_scales_(model, whole)
+    return Loaded(whole.eval(), size, model)
+
+
+def _copy_scales_(source_model: nn.Module, target: nn.Module) -> None:
+    """Let ``target`` use the learned scales of unit queries and keys, which belong to the model."""
+    ours, theirs = reducer_of(target), reducer_of(source_model)
+    if ours is not None and theirs is not None and ours.unit_scales is not None:
+        ours.unit_scales = theirs.unit_scales
+
+
+def has_trained_weights(args: argparse.Namespace) -> bool:
+    """Whether the model asked for is a trained one, as far as its name tells."""
+    return comes_trained(args.model, args.pretrained, args.weights)
+
+
+def read_reductions(args: argparse.Namespace) -> list[Reduction]:
+    """One for each method asked for, all with the same schedule."""
+    methods = read_methods(args)
+    schedule = make_schedule(
+        keep_rate=_read("--keep-rate", parse_share, args.keep_rate),
+        keep=_read("--keep", parse_keep, args.keep),
+        remove=args.remove,
+        budget=_read("--budget", parse_share, args.budget),
+        schedule=_read("--schedule", load_schedule, args.schedule),
+        blocks=_read("--blocks", parse_blocks, args.blocks),
+    )
+    if not methods and (schedule is not None or args.exact_last_block):
+        raise ValueError("A schedule or --exact-last-block needs --method; `foveate methods` lists them.")
+    for method in methods:
+        if schedule is None and type(method).own_counts is Method.own_counts:
+            raise ValueError(f"{method.name} needs a schedule: {IN_WORDS}.")
+    return [Reduction(method, schedule, args.exact_last_block) for method in methods]
+
+
+def read_methods(args: argparse.Namespace) -> list[Method]:
+    """The methods of ``--method`` and ``--methods``."""
+    return [_read("--method", parse, text) for text in args.methods or ()]
+
+
+def read_shares(option: str, texts: list[str]) -> tuple[float, ...]:
+    """Shares as ``0.8 0.5``, ``0.8,0.5`` or ``80% 50%``."""
+    return tuple(_read(option, parse_share, text) for text in split_list(texts))
+
+
+def _read(option: str, convert: Callable[[str], T], text: Any) -> Any:
+    """The value of an option; an error names the option. None stays None."""
+    if text is None:
+        return None
+    try:
+        return convert(text)
+    except ValueError as error:
+        raise ValueError(f"argument {option}: {error}") from error
+
+
+def first_line(function: object) -> str:
+    """What a listing shows of a function: the first line of its docstring."""
+    return (source.getdoc(function) or "").partition("\n")[0]
+
+
+def source_options(args: argparse.Namespace) -> dict[str, str]:
+    """Options of single kinds of data that were given."""
+    given = {"root": args.root, "label_column": args.label_column}
+    return {name: value for name, value in given.items() if value}
+
+
+def class_file(args: argparse.Namespace, beside: str) -> Path | None:
+    """The file that names the model's classes: --classes, or ``beside`` a model that was trained here."""
+    path = Path(args.model) / beside
+    return args.classes or (path if path.is_file() else None)

@@ -1,0 +1,285 @@
+"""Multiply-accumulates, counted from shapes: what a model costs under a plan, the method's own work included.
+
+One MAC is one multiplication with its addition inside a matrix product, a linear layer or a convolution, per
+image. Element-wise work, normalization and softmax are not counted, as in torch's ``FlopCounterMode``; the tests
+hold these numbers equal to it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from foveate.methods.base import Method, Site, StepShape
+from foveate.methods.learned import LearnedMethod
+from foveate.schedules import Budget, Keep, PlanError, Schedule, check_blocks
+
+
+@dataclass(frozen=True)
+class BlockShape:
+    """One block's sizes; the ``*_macs`` are of linear layers, per token."""
+
+    dim: int
+    heads: int
+    head_dim: int
+    query_macs: int  # q, and a gate where there is one
+    key_value_macs: int
+    proj_macs: int
+    mlp_macs: int
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """All that a model's cost depends on, as its family reads it."""
+
+    blocks: tuple[BlockShape, ...]
+    grid: tuple[int, int]  # rows and columns of patches
+    num_prefix: int
+    has_cls: bool
+    stem_macs_per_patch: int
+    head_macs: int  # independent of the number of patch tokens
+    head_macs_per_patch: int  # for every patch token the head reads
+    head_reads_patches: bool
+
+    @property
+    def depth(self) -> int:
+        return len(self.blocks)
+
+    @property
+    def num_patches(self) -> int:
+        return self.grid[0] * self.grid[1]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A schedule made concrete: the patch tokens (or, at the kv site, keys) after each block."""
+
+    site: Site
+    num_patches: int
+    counts: tuple[int, ...]
+    exact_last_block: bool = False
+    soft_blocks: tuple[int, ...] = ()
+    """Blocks in which the method acts on tokens that all stay, as training modules do."""
+
+    def before(self, block: int) -> int:
+        """Patch tokens (or keys) available to the reduction in ``block``."""
+        return self.num_patches if block == 0 or self.site is Site.KV else self.counts[block - 1]
+
+    def acts_in(self, block: int) -> bool:
+        """Whether anything is reduced in ``block``."""
+        if self.exact_last_block and block == len(self.counts) - 1 and self.site in (Site.POST_ATTN, Site.POST_BLOCK):
+            return False  # patch tokens end inside this block, so reducing them after attention would be idle
+        return self.counts[block] < self.before(block) or block in self.soft_blocks
+
+    def tokens_after(self, block: int) -> int:
+        """Patch tokens that leave ``block``."""
+        if self.exact_last_block and block == len(self.counts) - 1:
+            return 0
+        return self.num_patches if self.site is Site.KV else self.counts[block]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one image costs."""
+
+    params: int
+    macs: int
+    """All multiply-accumulates, the method's own included."""
+    reduction_macs: int
+    """The method's own part of them."""
+    tokens: tuple[int, ...]
+    """Tokens after every block, prefix tokens included."""
+
+    def __str__(self) -> str:
+        own = f"{self.reduction_macs / 1e6:.1f} M for reduction"
+        return f"{self.macs / 1e9:.3f} GMACs ({own}), {self.params / 1e6:.2f} M parameters"
+
+
+def count(shape: ModelShape, plan: Plan, method: Method | None, params: int) -> Cost:
+    """The cost of a model of this shape under this plan."""
+    total = shape.num_patches * shape.stem_macs_per_patch
+    own = 0
+    for index, block in enumerate(shape.blocks):
+        work, extra = _block_macs(shape, block, plan, method, index)
+        total, own = total + work + extra, own + extra
+    last = plan.tokens_after(shape.depth - 1)
+    total += shape.head_macs + shape.head_macs_per_patch * last
+    tokens = tuple(shape.num_prefix + plan.tokens_after(i) for i in range(shape.depth))
+    return Cost(params, total, own, tokens)
+
+
+def _block_macs(shape: ModelShape, block: BlockShape, plan: Plan, method: Method | None, index: int) -> tuple[int, int]:
+    """(the block's MACs, the method's MACs) for one image."""
+    prefix = shape.num_prefix
+    acts = plan.acts_in(index)
+    incoming = plan.num_patches if index == 0 else plan.tokens_after(index - 1)
+    kept = plan.counts[index] if acts else incoming
+    queries = prefix + (kept if acts and plan.site is Site.PRE_BLOCK else incoming)
+    keys = prefix + kept if acts and plan.site is Site.KV else queries
+    through_mlp = prefix + kept if acts and plan.site is Site.POST_ATTN else queries
+    if plan.exact_last_block and index == shape.depth - 1:
+        queries = through_mlp = prefix
+    work = queries * (block.query_macs + block.proj_macs) + keys * block.key_value_macs
+    work += 2 * queries * keys * block.heads * block.head_dim + through_mlp * block.mlp_macs
+    if not acts or method is None:
+        return work, 0
+    return work, method.macs(step_shape(shape, plan, index))
+
+
+def step_shape(shape: ModelShape, plan: Plan, index: int) -> StepShape:
+    """The sizes of the reduction in one block."""
+    block = shape.blocks[index]
+    return StepShape(
+        plan.before(index),
+        plan.counts[index],
+        shape.num_prefix,
+        block.dim,
+        block.heads,
+        block.head_dim,
+        shape.has_cls,
+        shape.grid,
+    )
+
+
+def unreduced(shape: ModelShape) -> Plan:
+    """The plan that changes nothing."""
+    return make_plan(shape)
+
+
+@lru_cache(maxsize=256)
+def make_plan(
+    shape: ModelShape,
+    method: Method | None = None,
+    schedule: Schedule | None = None,
+    exact_last_block: bool = False,
+) -> Plan:
+    """Resolve ``schedule`` for this model and method, and check that the head can work with it.
+
+    Without a method every token stays. Without a schedule the method's own counts are followed.
+
+    Raises:
+        PlanError: if the model or the method cannot follow the schedule.
+    """
+    n, depth = shape.num_patches, shape.depth
+    if method is None:
+        if schedule is not None:
+            raise PlanError(f"{schedule!r} needs a method, such as ToMe(), that follows it.")
+        return Plan(Site.POST_ATTN, n, (n,) * depth, exact_last_block)
+    counts = _counts(shape, method, schedule, exact_last_block)
+    _check_tokens_left(shape, method, schedule, counts)
+    soft_blocks: tuple[int, ...] = ()
+    if schedule is None and isinstance(method, LearnedMethod):
+        soft_blocks = method.soft_blocks(depth)
+    if exact_last_block and depth - 1 in soft_blocks:
+        raise PlanError(
+            f"{type(method).__name__} acts in the last block too, where exact_last_block leaves no patch tokens. "
+            "Leave exact_last_block out."
+        )
+    return Plan(method.site, n, counts, exact_last_block, soft_blocks)
+
+
+def _counts(shape: ModelShape, method: Method, schedule: Schedule | None, exact: bool) -> tuple[int, ...]:
+    """Patch tokens (or keys) after each block."""
+    if schedule is None:
+        own = method.own_counts(shape.depth, shape.grid)
+        if own is None:
+            raise PlanError(
+                f"{type(method).__name__} needs a schedule: Keep, KeepRate, RemovePerBlock or Budget, "
+                "e.g. KeepRate(0.7, blocks=(3, 6, 9))."
+            )
+        return own
+    if isinstance(schedule, Budget):
+        counts = _fit_budget(shape, method, schedule, exact)
+    else:
+        counts = schedule.counts(method, shape.depth, shape.num_patches)
+    if min(counts) < shape.num_patches and method.own_counts(shape.depth, shape.grid) is not None:
+        raise PlanError(f"{type(method).__name__} fixes its own counts; leave out the schedule {schedule!r}.")
+    return counts
+
+
+def _check_tokens_left(shape: ModelShape, method: Method, schedule: Schedule | None, counts: tuple[int, ...]) -> None:
+    """Refuse counts that leave nothing for the head, or nothing at all."""
+    if min(counts) > 0:
+        return
+    block = counts.index(0)
+    if shape.head_reads_patches and method.site is not Site.KV:
+        raise PlanError(
+            f"{schedule!r} leaves no patch token after block {block}, but this model's head reads patch tokens. "
+            "Keep at least 1."
+        )
+    if shape.num_prefix == 0:
+        raise PlanError(f"{schedule!r} leaves no token at all after block {block}. Keep at least 1.")
+
+
+def _fit_budget(shape: ModelShape, method: Method, budget: Budget, exact: bool) -> tuple[int, ...]:
+    """Bisect the method's strength, then move single tokens until the MACs are within 1 % of the target."""
+
+    depth, n, fraction = shape.depth, shape.num_patches, budget.fraction
+    check_blocks("Budget", budget.blocks or (), depth)
+
+    def macs(counts: tuple[int, ...]) -> int:
+        return count(shape, Plan(method.site, n, counts, exact), method, 0).macs
+
+    def spread(strength: float) -> tuple[int, ...]:
+        if budget.blocks is None:
+            counts = method.spread(strength, depth, n)
+        else:
+            counts = method.equal_ratio(budget.blocks, strength, depth, n)
+        return Keep(counts).counts(method, depth, n)  # so that an unreachable step is refused like any other
+
+    whole = count(shape, unreduced(shape), None, 0).macs
+    target = fraction * whole
+    weak, strong = 0.0, 1.0 - 1e-6
+    candidates = [spread(weak), spread(strong)]
+    for _ in range(40):
+        middle = (weak + strong) / 2
+        candidates.append(spread(middle))
+        weak, strong = (middle, strong) if macs(candidates[-1]) > target else (weak, middle)
+    best = min(candidates, key=lambda counts: abs(macs(counts) - target))
+    most, least = (macs(counts) / whole for counts in candidates[:2])
+    if least < fraction < most:
+        best = _fine_tune(best, target, macs, method, n)
+    if abs(macs(best) - target) > 0.01 * target:
+        raise PlanError(
+            f"{budget!r} cannot be met by {type(method).__name__} on this model: its schedules cost "
+            f"{least:.3f} to {most:.3f} of the unreduced MACs, the nearest {macs(best) / whole:.3f}."
+        )
+    return best
+
+
+def _fine_tune(
+    best: tuple[int, ...], target: float, macs: Callable[[tuple[int, ...]], int], method: Method, n: int
+) -> tuple[int, ...]:
+    """Greedy: shift the counts from one site on by a token while that brings the cost nearer; no new site appears."""
+    depth = len(best)
+    plan = Plan(method.site, n, best)
+    sites = [block for block in range(depth) if plan.acts_in(block)]
+    improved = True
+    while improved and abs(macs(best) - target) > 0.001 * target:
+        improved = False
+        for block in sites:
+            for change in (-1, 1):
+                trial = list(best)
+                for later in range(block, depth):
+                    if best[later] == best[block]:
+                        trial[later] = best[later] + change
+                trial_counts = tuple(trial)
+                if _reachable(trial_counts, method, n) and abs(macs(trial_counts) - target) < abs(macs(best) - target):
+                    best, improved = trial_counts, True
+    return best
+
+
+def _reachable(counts: tuple[int, ...], method: Method, n: int) -> bool:
+    previous = n
+    for value in counts:
+        if not max(1, method.fewest(previous) if value < previous else 1) <= value <= previous:
+            return False
+        previous = n if method.site is Site.KV else value
+    return True
+
+
+def at_grid(shape: ModelShape, grid: tuple[int, int]) -> ModelShape:
+    """The same model on an image of that many rows and columns of patches."""
+    return dataclasses.replace(shape, grid=grid)

@@ -1,0 +1,67 @@
+"""What pictures are drawn from: photographs as a model reads them, the model's title, and the blocks to show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from foveate.adapters import inspect
+from foveate.data.preprocessing import Preprocessing, open_image
+
+
+@dataclass(frozen=True)
+class Photo:
+    """A photograph, for people and for a model."""
+
+    name: str
+    pixels: Tensor  # (3, H, W) bytes: the crop that the model sees
+    batch: Tensor  # (1, 3, H, W) normalized, in the model's dtype and on its device
+
+
+def read_photos(model: nn.Module, paths: Iterable[Path]) -> Iterator[Photo]:
+    """Read photographs as ``model`` reads them.
+
+    Raises:
+        ValueError: If a file is missing or is not an image.
+    """
+    preprocessing = Preprocessing.of(model)
+    for path in paths:
+        pixels = preprocessing.crop(open_image(path))
+        batch = preprocessing.normalize(pixels).unsqueeze(0).to(next(model.parameters()))
+        yield Photo(path.name, pixels, batch)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put ``model`` into evaluation mode for a while; afterwards each module has its own mode again."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def title(model: nn.Module, name: str) -> str:
+    """Return the line above a picture: the model's name and its method."""
+    method = inspect(model).reduction.method
+    return f"{name}: " + ("every token kept" if method is None else repr(method))
+
+
+def choose_blocks(blocks: Sequence[int] | None, depth: int) -> list[int]:
+    """Resolve ``blocks``, where negative numbers count from the end. None chooses four from first to last.
+
+    Raises:
+        ValueError: If the model does not have one of the blocks.
+    """
+    if blocks is None:
+        return sorted({0, depth // 3, 2 * depth // 3, depth - 1})
+    for block in blocks:
+        if not -depth <= block < depth:
+            raise ValueError(f"The model has {depth} blocks (0..{depth - 1}); got {block}.")
+    return [block % depth for block in blocks]

@@ -1,0 +1,201 @@
+"""How fast a reduced model really is, against the unreduced one and against the best its counts allow.
+
+Three models take turns: the *unreduced* one, the *reduced* one, and the *free slice*, which has the same token
+counts in the same places but cuts tokens off without choosing. The free slice is what these counts could give at
+most in this runtime, so ``reduced / free slice`` is what the choosing itself costs.
+
+Each round times all three once, in an order that rotates from round to round, and ratios are formed inside a round:
+a machine that slows down slows all three.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from statistics import median
+
+import torch
+from torch import nn
+
+from foveate.adapters import inspect, reducer_of
+from foveate.api import cost
+from foveate.evaluation.environment import Environment, describe_environment
+from foveate.evaluation.progress import Progress
+from foveate.evaluation.timing import Round, check_positive, checked_device, interleave, quartiles, timer
+from foveate.methods.base import Method
+from foveate.methods.free_slice import speed_limit_of
+from foveate.reductions import Reduction, UnitQK, as_reduction
+from foveate.schedules import Schedule
+
+UNREDUCED, REDUCED, FREE_SLICE = "unreduced", "reduced", "free slice"
+
+
+@dataclass(frozen=True)
+class SpeedResult:
+    """Medians over rounds; the two ratios of times are medians of the ratios within each round."""
+
+    unreduced_per_second: float
+    """Images per second of the unreduced model."""
+    reduced_per_second: float
+    free_slice_per_second: float
+    speed_up: float
+    """Time of the unreduced model over time of the reduced one."""
+    speed_up_quartiles: tuple[float, float]
+    """First and third quartile of the speed-up over rounds: how steady the machine was."""
+    mac_ratio: float
+    """MACs of the unreduced model over MACs of the reduced one."""
+    realized: float = field(init=False)
+    """Share of the MAC ratio that arrived as speed: speed_up / mac_ratio."""
+    efficiency: float
+    """Reduced over free-slice images per second: 1 if choosing tokens cost no time."""
+    efficiency_quartiles: tuple[float, float]
+    batch_size: int
+    image_size: tuple[int, int, int]
+    rounds: int
+    environment: Environment
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "realized", self.speed_up / self.mac_ratio)
+
+
+def measure_speed(
+    model: nn.Module,
+    method: Method | str | Reduction,
+    schedule: Schedule | float | str | None = None,
+    *,
+    batch_size: int,
+    image_size: Sequence[int] | None = None,
+    rounds: int | None = None,
+    seconds: float = 20.0,
+    warmup: int = 2,
+    threads: int | None = None,
+    exact_last_block: bool = False,
+    unit_qk: UnitQK | None = None,
+    dtype: torch.dtype | None = None,
+    device: str | torch.device = "cpu",
+    progress: Progress | None = None,
+) -> SpeedResult:
+    """Time ``model`` unreduced, reduced and as a free slice, on copies of it; the model itself is not touched.
+
+    Images are noise, which is as good as any: token counts do not depend on them.
+
+    Args:
+        model: An unreduced model.
+        method: How tokens are reduced: a method or its name, or a whole ``Reduction``.
+        schedule: How many are kept; None for a method that fixes its own counts.
+        batch_size: Images in a batch.
+        image_size: (channels, height, width); default: what the model was made for.
+        rounds: How often every variant is timed; default: as often as fits into ``seconds``, 6 times at least.
+        seconds: How long to measure if ``rounds`` is not given.
+        warmup: Rounds before, which do not count.
+        threads: torch's threads while measuring; default: as they are.
+        exact_last_block: See ``reduce_``.
+        unit_qk: See ``reduce_``.
+        dtype: Precision of weights and images; default: the model's own.
+        device: Where to run.
+        progress: Called after each round.
+    """
+    check_positive(batch_size=batch_size, warmup=warmup, rounds=rounds, threads=threads)
+    if not seconds > 0:
+        raise ValueError(f"seconds is a time to measure for, above 0; got {seconds}.")
+    place = checked_device(device)
+    size = _full_size(model, image_size)
+    variants = _variants(model, as_reduction(method, schedule, exact_last_block, unit_qk), size)
+    mac_ratio = cost(variants[UNREDUCED], size).macs / cost(variants[REDUCED], size).macs
+    for variant in variants.values():
+        variant.eval().to(device=place, dtype=dtype)
+    used_dtype = next(model.parameters()).dtype if dtype is None else dtype
+    images = torch.randn(batch_size, *size, generator=torch.Generator().manual_seed(0)).to(place, used_dtype)
+    timers = {name: timer(variant, images) for name, variant in variants.items()}
+    with _torch_threads(threads), torch.inference_mode():
+        environment = describe_environment(place, used_dtype)
+        interleave(timers, warmup)
+        timed = interleave(timers, rounds, seconds, progress)
+    return summarize(timed, mac_ratio, batch_size, size, environment)
+
+
+def summarize(
+    rounds: Sequence[Round],
+    mac_ratio: float,
+    batch_size: int,
+    image_size: tuple[int, int, int],
+    environment: Environment,
+) -> SpeedResult:
+    """Medians of the times, and medians of ratios paired within a round."""
+    speed_ups = [r[UNREDUCED] / r[REDUCED] for r in rounds]
+    efficiencies = [r[FREE_SLICE] / r[REDUCED] for r in rounds]
+    per_second = {name: batch_size / median(r[name] for r in rounds) for name in (UNREDUCED, REDUCED, FREE_SLICE)}
+    return SpeedResult(
+        unreduced_per_second=per_second[UNREDUCED],
+        reduced_per_second=per_second[REDUCED],
+        free_slice_per_second=per_second[FREE_SLICE],
+        speed_up=median(speed_ups),
+        speed_up_quartiles=quartiles(speed_ups),
+        mac_ratio=mac_ratio,
+        efficiency=median(efficiencies),
+        efficiency_quartiles=quartiles(efficiencies),
+        batch_size=batch_size,
+        image_size=image_size,
+        rounds=len(rounds),
+        environment=environment,
+    )
+
+
+@dataclass(frozen=True)
+class _TheseCounts(Schedule):
+    """Counts already resolved for the images at hand, whatever size the model was made for."""
+
+    resolved: tuple[int, ...]
+
+    def counts(self, method: Method, depth: int, n: int) -> tuple[int, ...]:
+        return self.resolved
+
+
+def _variants(model: nn.Module, reduction: Reduction, size: tuple[int, int, int]) -> dict[str, nn.Module]:
+    """Three models that share nothing: a copy of ``model``, one reduced, and one cut to the same counts.
+
+    Unit queries and keys are part of the model, so all three have them.
+    """
+    reduced = reduction.apply_(copy.deepcopy(model))
+    free = free_slice(reduced, inspect(reduced).grid_for(*size[1:])).apply_(copy.deepcopy(model))
+    whole = Reduction(unit_qk=reduction.unit_qk).apply_(copy.deepcopy(model))
+    return {UNREDUCED: whole, REDUCED: reduced, FREE_SLICE: free}
+
+
+def free_slice(model: nn.Module, grid: tuple[int, int] | None = None) -> Reduction:
+    """The reduction that cuts tokens blindly to the counts of a reduced ``model``, the limit of its speed.
+
+    Args:
+        model: A reduced model.
+        grid: Rows and columns of patches of the images; default: those of the model's own size.
+    """
+    reducer = reducer_of(model)
+    if reducer is None or reducer.method is None:
+        return inspect(model).reduction
+    plan = reducer.plan if grid is None else reducer.plan_for(grid)
+    return dataclasses.replace(
+        reducer.reduction, method=speed_limit_of(reducer.method), schedule=_TheseCounts(plan.counts)
+    )
+
+
+@contextmanager
+def _torch_threads(threads: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _full_size(model: nn.Module, image_size: Sequence[int] | None) -> tuple[int, int, int]:
+    if image_size is None:
+        return inspect(model).image_size
+    if len(image_size) != 3:
+        raise ValueError(f"image_size is (channels, height, width); got {tuple(image_size)}.")
+    channels, height, width = image_size
+    return channels, height, width

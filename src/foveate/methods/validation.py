@@ -1,0 +1,88 @@
+"""Checks of a method's options, made where the options are given."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import typing
+from enum import Enum
+from functools import cache
+from typing import Literal
+
+SCHEDULE_OF = {
+    "r": "RemovePerBlock",
+    "keep_rate": "KeepRate",
+    "base_keep_rate": "KeepRate",
+    "keep_ratio": "KeepRate",
+    "token_ratio": "KeepRate",
+    "rate": "KeepRate",
+    "ratio": "KeepRate",
+}
+"""Arguments of other implementations that set how many tokens stay, and the schedule that does it here."""
+
+
+RENAMED = {"carry": "proportional_attention"}
+"""Options of earlier versions; files that hold them are still read."""
+
+
+@cache
+def option_types(cls: type) -> dict[str, object]:
+    """The type of each option of a method."""
+    hints = typing.get_type_hints(cls)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+def schedule_hint(cls: type, option: str, value: object) -> str | None:
+    """What to write instead of an unknown ``option`` that is a schedule's job; None for any other option."""
+    if option in RENAMED and RENAMED[option] in {field.name for field in dataclasses.fields(cls)}:
+        return f"{cls.__name__} has no option {option!r}; it is called {RENAMED[option]!r} now."
+    schedule = SCHEDULE_OF.get(option)
+    if schedule is None or option in {field.name for field in dataclasses.fields(cls)}:
+        return None
+    name = cls.__name__
+    return (
+        f"{name} has no option {option!r}. The schedule sets how many tokens go: "
+        f"fv.reduce_(model, fv.{name}(), fv.{schedule}({value}))."
+    )
+
+
+def checked_option(where: str, kind: object, value: object) -> object:
+    """``value`` in the form its type asks for: a list of ints becomes a tuple, an int becomes a float.
+
+    Raises:
+        ValueError: if the value does not fit the type. ``where`` names the option in the message.
+    """
+    if kind == tuple[int, ...]:
+        items = (value,) if _is_int(value) else value
+        if isinstance(items, list | tuple) and all(map(_is_int, items)):
+            return tuple(items)
+    elif isinstance(kind, type) and issubclass(kind, Enum):
+        if value in [member.value for member in kind] or isinstance(value, kind):
+            return kind(value)
+    elif kind is float and (_is_int(value) or isinstance(value, float)):
+        if math.isfinite(value):  # type: ignore[arg-type]
+            return float(value)  # type: ignore[arg-type]
+    elif _fits(kind, value):
+        return value
+    raise ValueError(f"{where} is {_expected(kind)}; got {value!r}.")
+
+
+def _fits(kind: object, value: object) -> bool:
+    if typing.get_origin(kind) is Literal:
+        return any(value == choice and type(value) is type(choice) for choice in typing.get_args(kind))
+    if kind is int:
+        return _is_int(value)
+    return isinstance(value, kind) if kind in (bool, str, float) else True
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _expected(kind: object) -> str:
+    if typing.get_origin(kind) is Literal:
+        return f"one of {', '.join(map(str, typing.get_args(kind)))}"
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return f"one of {', '.join(str(member.value) for member in kind)}"
+    words = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text"}
+    return words.get(kind, "one or more whole numbers")  # type: ignore[call-overload]

@@ -1,0 +1,221 @@
+"""How many patch tokens are left after each block. Schedules are values; they resolve to plain integers.
+
+``schedule.counts(method, depth, n)`` gives one count per block. The method supplies its rounding and the smallest
+count it can reach, so that one schedule means the right thing for each of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from foveate.methods.base import Method, Site, middle_blocks
+
+
+class PlanError(ValueError):
+    """A schedule that this model, or this method, cannot follow."""
+
+
+class Schedule(ABC):
+    """A rule for the counts. ``kind`` is its name on the command line and in saved files."""
+
+    kind: ClassVar[str]
+
+    @abstractmethod
+    def counts(self, method: Method, depth: int, n: int) -> tuple[int, ...]:
+        """Patch tokens after each of ``depth`` blocks, from ``n`` at the start (at the kv site: keys in each)."""
+
+
+@dataclass(frozen=True, init=False)
+class Keep(Schedule):
+    """Patch tokens left after each block, written out: a list with one count per block, or ``{block: count}``.
+
+    Counts are output slots, a fused one included. Blocks not named keep what they have; ``Keep({})`` is the empty
+    schedule, which changes nothing.
+    """
+
+    pairs: tuple[tuple[int, int], ...]
+    """(block, count), by block."""
+    listed: bool
+    """Whether it was given as a list, which must then name every block."""
+    kind: ClassVar[str] = "keep"
+
+    def __init__(self, plan: Sequence[int] | Mapping[int, int]) -> None:
+        named = isinstance(plan, Mapping)
+        pairs = tuple(sorted(plan.items())) if isinstance(plan, Mapping) else tuple(enumerate(plan))
+        for number in (x for pair in pairs for x in pair):
+            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+                raise PlanError(f"Keep takes whole numbers of tokens, 0 or more; got {number!r} in {plan!r}.")
+        object.__setattr__(self, "pairs", pairs)
+        object.__setattr__(self, "listed", not named)
+
+    def __repr__(self) -> str:
+        return f"Keep({[count for _, count in self.pairs] if self.listed else dict(self.pairs)})"
+
+    def counts(self, method: Method, depth: int, n: int) -> tuple[int, ...]:
+        wanted = dict(self.pairs)
+        if self.listed and len(wanted) != depth:
+            raise PlanError(
+                f"Keep lists {len(wanted)} counts but the model has {depth} blocks. "
+                "Give one count per block, or name blocks: Keep({3: 100})."
+            )
+        check_blocks("Keep", tuple(wanted), depth)
+        counts, current = [], n
+        for block in range(depth):
+            current = n if method.site is Site.KV else current  # keys are counted afresh in each block
+            if block in wanted:
+                _check_step(self, method, block, current, wanted[block])
+                current = wanted[block]
+            counts.append(current)
+        return tuple(counts)
+
+
+@dataclass(frozen=True)
+class KeepRate(Schedule):
+    """Keep the fraction ``rate`` of the tokens at each of ``blocks``; the method rounds.
+
+    Without ``blocks``: after a quarter, a half and three quarters of the depth (3, 6, 9 of 12).
+    """
+
+    rate: float
+    blocks: tuple[int, ...] | None = None
+    kind: ClassVar[str] = "keep-rate"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.rate, bool) or not isinstance(self.rate, (int, float)) or not 0 < self.rate <= 1:
+            hint = f" For {self.rate:g} % write {self.rate / 100:g}." if _is_percent(self.rate) else ""
+            raise PlanError(f"KeepRate.rate is the fraction kept, in (0, 1]; got {self.rate!r}.{hint}")
+        object.__setattr__(self, "blocks", _as_blocks("KeepRate", self.blocks))
+
+    def counts(self, method: Method, depth: int, n: int) -> tuple[int, ...]:
+        sites = middle_blocks(depth, 3) if self.blocks is None else self.blocks
+        check_blocks("KeepRate", sites, depth)
+        counts, current = [], n
+        for block in range(depth):
+            current = n if method.site is Site.KV else current
+            if block in sites and self.rate < 1:
+                wanted = method.keep_count(self.rate, current, n, sites.index(block) + 1)
+                _check_step(self, method, block, current, wanted)
+                current = wanted
+            counts.append(current)
+        return tuple(counts)
+
+
+@dataclass(frozen=True)
+class RemovePerBlock(Schedule):
+    """Remove up to ``r`` tokens in every block: fewer where the method cannot go so far, and never the last one."""
+
+    r: int
+    kind: ClassVar[str] = "remove"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.r, bool) or not isinstance(self.r, int) or self.r < 0:
+            raise PlanError(f"RemovePerBlock.r is a whole number of tokens, 0 or more; got {self.r!r}.")
+
+    def counts(self, method: Method, depth: int, n: int) -> tuple[int, ...]:
+        counts, current = [], n
+        for _ in range(depth):
+            current = n if method.site is Site.KV else current
+            current = max(current - self.r, method.fewest(current), min(current, 1))
+            counts.append(current)
+        return tuple(counts)
+
+
+@dataclass(frozen=True)
+class Budget(Schedule):
+    """The schedule whose true MACs, overhead included, are ``fraction`` of the unreduced model's, within 1 %.
+
+    Tokens go at ``blocks``, the same share at each, or where the method says (``Method.spread``). The strength is
+    fitted to the cost of the model at hand, so this schedule is resolved by ``foveate.costs.make_plan``.
+    """
+
+    fraction: float
+    blocks: tuple[int, ...] | None = None
+    kind: ClassVar[str] = "budget"
+
+    def __post_init__(self) -> None:
+        value = self.fraction
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
+            hint = f" For {value:g} % write {value / 100:g}." if _is_percent(value) else ""
+            raise PlanError(f"Budget.fraction is a share of the MACs, in (0, 1]; got {value!r}.{hint}")
+        object.__setattr__(self, "blocks", _as_blocks("Budget", self.blocks))
+
+    def __repr__(self) -> str:
+        return f"Budget({self.fraction})" if self.blocks is None else f"Budget({self.fraction}, blocks={self.blocks})"
+
+    def counts(self, method: Method, depth: int, n: int) -> tuple[int, ...]:
+        raise PlanError(f"{self!r} depends on the model's cost; foveate.costs.make_plan resolves it.")
+
+
+SCHEDULES: dict[str, type[Schedule]] = {s.kind: s for s in (Keep, KeepRate, RemovePerBlock, Budget)}
+
+
+def schedule_to_dict(schedule: Schedule) -> dict[str, object]:
+    """A schedule as plain data, ready for JSON; ``schedule_from_dict`` is its inverse."""
+    if isinstance(schedule, Keep):
+        return {"kind": schedule.kind, "pairs": [list(pair) for pair in schedule.pairs], "listed": schedule.listed}
+    if SCHEDULES.get(getattr(schedule, "kind", "")) is not type(schedule):
+        raise PlanError(f"{schedule!r} is not one of {', '.join(SCHEDULES)} and cannot be stored.")
+    return {"kind": schedule.kind, **dataclasses.asdict(schedule)}  # type: ignore[call-overload]
+
+
+def schedule_from_dict(data: Mapping[str, Any]) -> Schedule:
+    """The schedule that ``schedule_to_dict`` wrote.
+
+    Raises:
+        PlanError: for an unknown kind, unknown or missing keys, or values that the schedule refuses.
+    """
+    if not isinstance(data, Mapping):
+        raise PlanError(f"A stored schedule is a table of values; got {data!r:.80}.")
+    options = {str(key): value for key, value in data.items() if key != "kind"}
+    kind = SCHEDULES.get(str(data.get("kind")))
+    if kind is None:
+        raise PlanError(f"There is no schedule {data.get('kind')!r}. Known: {', '.join(SCHEDULES)}.")
+    try:
+        if kind is Keep:
+            pairs = [(block, count) for block, count in options.pop("pairs")]
+            plan = [count for _, count in pairs] if options.pop("listed") else dict(pairs)
+            return Keep(plan, **options)
+        return kind(**options)
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, PlanError):
+            raise
+        raise PlanError(f"The stored schedule {dict(data)!r:.120} has wrong or missing keys: {error}.") from error
+
+
+def _as_blocks(name: str, blocks: Sequence[int] | int | None) -> tuple[int, ...] | None:
+    if blocks is None:
+        return None
+    blocks = (blocks,) if isinstance(blocks, int) else tuple(blocks)
+    if list(blocks) != sorted(set(blocks)):
+        raise PlanError(f"{name}.blocks must rise without repeats; got {blocks}.")
+    return blocks
+
+
+def _is_percent(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 1 < value <= 100
+
+
+def check_blocks(name: str, blocks: Sequence[int], depth: int) -> None:
+    """Refuse blocks that a model of ``depth`` blocks does not have."""
+    wrong = [b for b in blocks if isinstance(b, bool) or not isinstance(b, int) or not 0 <= b < depth]
+    if wrong:
+        raise PlanError(f"{name}.blocks={tuple(blocks)} but the model has {depth} blocks (0..{depth - 1}).")
+
+
+def _check_step(schedule: Schedule, method: Method, block: int, current: int, wanted: int) -> None:
+    """Refuse a step that raises the count, or goes further down than the method can."""
+    who = type(method).__name__
+    if wanted > current:
+        raise PlanError(
+            f"{schedule!r} asks for {wanted} tokens after block {block}, but only {current} are left there. "
+            "Counts may only fall from block to block."
+        )
+    if wanted < current and wanted < (least := method.fewest(current)):
+        raise PlanError(
+            f"{schedule!r} asks {who} to go from {current} tokens to {wanted} in block {block}; "
+            f"{who} reaches {least} at least in one step. Spread the reduction over more blocks."
+        )

@@ -1,0 +1,151 @@
+"""Schedules as people write them: on a command line, in short, and as Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from foveate.schedules import Budget, Keep, KeepRate, PlanError, RemovePerBlock, Schedule
+
+OPTIONS = ("--keep-rate", "--keep", "--remove", "--budget", "--blocks")
+IN_WORDS = "--budget 0.5, --keep-rate 0.7 --blocks 3,6,9, --keep 3:100,6:50 or --remove 13"
+
+
+def as_schedule(given: Any) -> Any:
+    """A share such as 0.5 or ``"50%"`` as ``Budget``; anything else as it is."""
+    if isinstance(given, str):
+        return Budget(parse_share(given))
+    return Budget(given) if isinstance(given, int | float) and not isinstance(given, bool) else given
+
+
+def parse_share(text: str) -> float:
+    """``0.5`` or ``50%``."""
+    number, percent = text.strip().removesuffix("%"), text.strip().endswith("%")
+    try:
+        return float(number) / (100 if percent else 1)
+    except ValueError:
+        raise ValueError(f"write a share as 0.5 or 50%; got {text!r}") from None
+
+
+def parse_shares(texts: str | Sequence[str]) -> tuple[float, ...]:
+    """``0.8 0.5``, ``0.8,0.5`` or ``80%,50%``."""
+    return tuple(parse_share(item) for item in split_list(texts))
+
+
+def split_list(texts: str | Sequence[str]) -> list[str]:
+    """Items divided by spaces or commas."""
+    given = [texts] if isinstance(texts, str) else texts
+    return [item for text in given for item in text.replace(",", " ").split()]
+
+
+def parse_blocks(text: str) -> tuple[int, ...]:
+    """``3,6,9`` or ``3 6 9``."""
+    try:
+        return tuple(int(item) for item in split_list(text))
+    except ValueError:
+        raise ValueError(f"write block numbers as 3,6,9; got {text!r}") from None
+
+
+def parse_keep(text: str) -> Keep:
+    """``3:100,6:50`` or ``196,196,100``."""
+    items = [item.split(":") for item in split_list(text)]
+    parts = {len(item) for item in items}
+    if parts not in ({1}, {2}) or not all(number.strip().isdecimal() for item in items for number in item):
+        raise ValueError(f"write 3:100,6:50 (block:count) or one count per block; got {text!r}")
+    if parts == {1}:
+        return Keep([int(count) for (count,) in items])
+    plan = {int(block): int(count) for block, count in items}
+    if len(plan) < len(items):
+        raise ValueError(f"a block is named twice in {text!r}")
+    return Keep(plan)
+
+
+def make_schedule(
+    *,
+    keep_rate: float | None = None,
+    keep: Keep | None = None,
+    remove: int | None = None,
+    budget: float | None = None,
+    schedule: Schedule | None = None,
+    blocks: tuple[int, ...] | None = None,
+) -> Schedule | None:
+    """The one schedule that is asked for; None where there is none."""
+    asked: Mapping[str, Callable[[], Schedule | None]] = {
+        "keep_rate": lambda: None if keep_rate is None else KeepRate(keep_rate, blocks),
+        "budget": lambda: None if budget is None else Budget(budget, blocks),
+        "remove": lambda: None if remove is None else RemovePerBlock(remove),
+        "keep": lambda: keep,
+        "schedule": lambda: schedule,
+    }
+    found = {name: made for name, make in asked.items() if (made := make()) is not None}
+    if len(found) > 1:
+        raise PlanError(f"{' and '.join(found)} are two schedules; give one of {', '.join(asked)}.")
+    if blocks is not None and not {"keep_rate", "budget"} & found.keys():
+        raise PlanError(f"blocks={blocks} belongs to a keep rate or a budget: --keep-rate 0.7 --blocks 3,6,9.")
+    return next(iter(found.values()), None)
+
+
+def read_schedule(words: Sequence[str], whole: str) -> Schedule | None:
+    """The schedule in the ``words`` of a command line, such as ``["--budget", "0.5"]``."""
+    values: dict[str, str] = {}
+    for option, value in zip(words[::2], [*words[1::2], *([""] if len(words) % 2 else [])], strict=True):
+        if option not in OPTIONS or not value or option in values:
+            raise ValueError(f"Cannot read {option!r} in {whole!r}. Write a method and one schedule: {IN_WORDS}.")
+        values[option] = value
+    readers: dict[str, Callable[[str], Any]] = {
+        "--keep-rate": parse_share,
+        "--keep": parse_keep,
+        "--remove": _whole_number,
+        "--budget": parse_share,
+        "--blocks": parse_blocks,
+    }
+    return make_schedule(**{name.strip("-").replace("-", "_"): readers[name](text) for name, text in values.items()})
+
+
+def schedule_text(schedule: Schedule) -> str:
+    """The words of the command line: ``--keep-rate 0.7 --blocks 3,6,9``."""
+    if isinstance(schedule, KeepRate):
+        return f"--keep-rate {schedule.rate}{_blocks_text(schedule.blocks)}"
+    if isinstance(schedule, Budget):
+        return f"--budget {schedule.fraction}{_blocks_text(schedule.blocks)}"
+    if isinstance(schedule, RemovePerBlock):
+        return f"--remove {schedule.r}"
+    if isinstance(schedule, Keep):
+        return f"--keep {_joined(_items(schedule))}"
+    raise ValueError(f"{schedule!r} cannot be written on a command line.")
+
+
+def schedule_words(schedule: Schedule | None) -> str:
+    """In few words, for a table."""
+    if schedule is None:
+        return "own counts"
+    if isinstance(schedule, Keep) and schedule.listed:
+        return "keep, by block"
+    try:
+        text = schedule_text(schedule)
+    except ValueError:
+        return repr(schedule)
+    return text.removeprefix("--").replace(" --blocks ", " at ")
+
+
+def schedule_code(schedule: Schedule) -> str:
+    """The schedule as Python: ``fv.Budget(0.5)``."""
+    return f"fv.{schedule!r}" if type(schedule).__module__.startswith("foveate.") else repr(schedule)
+
+
+def _items(schedule: Keep) -> list[str]:
+    return [str(count) if schedule.listed else f"{block}:{count}" for block, count in schedule.pairs]
+
+
+def _blocks_text(blocks: tuple[int, ...] | None) -> str:
+    return f" --blocks {_joined(blocks)}" if blocks else ""
+
+
+def _whole_number(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError(f"write a whole number of tokens; got {text!r}")
+    return int(text)
+
+
+def _joined(items: Iterable[object]) -> str:
+    return ",".join(map(str, items))

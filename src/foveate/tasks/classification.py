@@ -1,0 +1,214 @@
+"""Classification: one class for each image."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from PIL import Image, ImageDraw
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from foveate.adapters import inspect
+from foveate.data import DataError, ImageData, Sample, StreamedData
+from foveate.data.open import open_for_evaluation
+from foveate.data.preprocessing import Preprocessing
+from foveate.data.targets import UNKNOWN, transform_image
+from foveate.tasks.augmentation import Augmentation, build_mixup, training_transform
+from foveate.tasks.base import BatchTransform, Metrics, Opened, Task, register
+
+
+@dataclass
+class ClassificationMetrics(Metrics):
+    """Hits, loss, and agreement with another model."""
+
+    images: int = 0
+    labeled: int = 0
+    hits: int = 0
+    hits5: int = 0
+    agreeing: int = 0
+    """Images on which the decision is that of the reference."""
+    divergence: float = 0.0
+    """Sum of KL(reference || this)."""
+    loss: float = 0.0
+    """Sum of the cross-entropy over labeled images."""
+    compared: int = 0
+    """Images for which there was a reference."""
+
+    def update(self, prediction: Tensor, targets: Tensor, reference: Tensor | None = None) -> None:
+        known = targets >= 0
+        hits = correct(prediction[known], targets[known])
+        self.images += len(targets)
+        self.labeled += int(known.sum())
+        self.hits += int(hits["top1"])
+        self.hits5 += int(hits["top5"])
+        self.loss += float(cross_entropy(prediction[known], targets[known], reduction="sum"))
+        if reference is not None:
+            self.compared += len(targets)
+            self.agreeing += int((prediction.argmax(dim=1) == reference.argmax(dim=1)).sum())
+            self.divergence += float(divergence(reference, prediction))
+
+    def merge(self, other: ClassificationMetrics) -> None:
+        for field in dataclasses.fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+    def compute(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        if self.labeled:
+            found["loss"] = self.loss / self.labeled
+            found["top1"] = 100 * self.hits / self.labeled
+            found["top5"] = 100 * self.hits5 / self.labeled
+        if self.compared:
+            found["agreement"] = 100 * self.agreeing / self.compared
+            found["kl"] = self.divergence / self.compared
+        return found
+
+    def state(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> ClassificationMetrics:
+        return cls(**state)
+
+
+@register("classification")
+@dataclass(frozen=True)
+class Classification(Task):
+    """Targets are integers, -1 for those not known, or rows of probabilities once Mixup has mixed them."""
+
+    num_classes: int | None = None
+    """None for data without classes, on which nothing is classified."""
+    classes: tuple[str, ...] | None = None
+    """Names of the classes, in the order of their numbers."""
+    smoothing: float = 0.0
+    """Label smoothing of the loss."""
+
+    monitor = "top1"
+    figures = ("top1", "top5", "agreement")
+    comparisons = ("agreement", "kl")
+
+    @classmethod
+    def for_data(cls, data: ImageData | StreamedData, **options: Any) -> Classification:
+        return cls(data.num_classes, data.classes, **options)
+
+    @classmethod
+    def for_model(cls, model: nn.Module) -> Classification:
+        predicted = inspect(model).num_classes
+        if predicted is None:
+            raise ValueError(
+                f"This {type(model).__name__} predicts no classes, so there are no decisions to evaluate. Use a model "
+                "with a classifier, or train one: foveate train linear-probe."
+            )
+        return cls(predicted)
+
+    def open_matching(
+        self, source: str, split: str | None = None, names: Sequence[str] | None = None, **options: Any
+    ) -> Opened:
+        """A folder alone numbers its classes by what it holds, so names decide what its labels mean."""
+        options["allow_empty_classes"] = True
+        if names is not None and len(names) != self.num_classes:
+            raise ValueError(f"{len(names)} classes are named, and the model predicts {self.num_classes}.")
+        mismatch = ""
+        try:
+            data = open_for_evaluation(source, split, classes=names, **options)
+            mismatch = self._mismatch(source, data) if names is None else ""
+        except DataError as error:
+            if names is None:
+                raise
+            data, mismatch = open_for_evaluation(source, split, **options), str(error)
+        return Opened(data, dataclasses.replace(self, classes=data.classes), mismatch)
+
+    def _mismatch(self, source: str, data: ImageData | StreamedData) -> str:
+        if not data.labeled:
+            return ""
+        if data.classes is not None and len(data.classes) != self.num_classes:
+            return (
+                f"{source} has {len(data.classes)} classes by name and the model predicts {self.num_classes}: which is "
+                "which? Give --classes FILE (classes=[...] in Python), the names of the model's classes in its order."
+            )
+        if data.num_classes is not None and self.num_classes is not None and data.num_classes > self.num_classes:
+            return f"{source} has {data.num_classes} classes and the model predicts {self.num_classes}."
+        return ""
+
+    def transformed(self, transform: Any, sample: Sample) -> tuple[Tensor, Any]:
+        return transform_image(transform, sample), sample.target
+
+    def collate(self, targets: Sequence[Any]) -> Tensor:
+        return torch.tensor(list(targets), dtype=torch.int64)
+
+    def training_transform(self, preprocessing: Preprocessing, options: Augmentation) -> Any:
+        return training_transform(preprocessing, options)
+
+    def batch_transform(self, options: Augmentation) -> BatchTransform | None:
+        return build_mixup(options, self.num_classes, self.smoothing)
+
+    def unknown_like(self, targets: Tensor) -> Tensor:
+        return torch.full_like(targets, UNKNOWN)
+
+    def read_targets(self, given: Any, count: int) -> Tensor:
+        if given is None:
+            return torch.full((count,), UNKNOWN)
+        return torch.as_tensor(given).reshape(-1).long()
+
+    def why_unusable(self, targets: Tensor) -> str:
+        if self.num_classes is None or int(targets.max()) < self.num_classes:
+            return ""
+        return f"a label is {int(targets.max())}, the model predicts {self.num_classes} classes"
+
+    def any_known(self, targets: Tensor) -> bool:
+        return bool((targets >= 0).any())
+
+    def fit_head_(self, model: nn.Module) -> None:
+        if self.num_classes is not None:
+            inspect(model).set_classes_(self.num_classes)
+
+    def predict(self, model: nn.Module, images: Tensor) -> Tensor:
+        output = model(images)
+        return (output if isinstance(output, Tensor) else inspect(model).logits(output)).float()
+
+    def check_prediction(self, prediction: Tensor, reference: Tensor, name: str) -> None:
+        if not bool(prediction.isfinite().all()):
+            raise ValueError(
+                f"{name}: the model's outputs are not finite on these images. Look at its weights and precision."
+            )
+        if prediction.shape != reference.shape:
+            raise ValueError(
+                f"{name} predicts {prediction.shape[1]} classes, the unreduced model {reference.shape[1]}."
+            )
+
+    def loss(self, prediction: Tensor, targets: Tensor) -> Tensor:
+        smoothing = self.smoothing if targets.dim() == 1 else 0.0  # soft labels are smoothed already
+        return cross_entropy(prediction.float(), targets, label_smoothing=smoothing)
+
+    def metrics(self) -> ClassificationMetrics:
+        return ClassificationMetrics()
+
+    def caption(self, target: Any) -> str:
+        number = int(target)
+        return self.classes[number] if self.classes is not None and 0 <= number < len(self.classes) else ""
+
+    def draw(self, image: Image.Image, prediction: Tensor) -> Image.Image:
+        """The name of the first class, or its number, and its probability in the upper left corner."""
+        best = int(prediction.argmax())
+        words = f"{self.caption(best) or best} {float(prediction.softmax(dim=-1)[best]):.0%}"
+        drawn = image.convert("RGB")
+        canvas = ImageDraw.Draw(drawn)
+        canvas.rectangle(canvas.textbbox((2, 2), words), fill="white")
+        canvas.text((2, 2), words, fill="black")
+        return drawn
+
+
+def correct(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """How many of the images have their label first, and among the first five."""
+    best = logits.topk(min(5, logits.shape[1]), dim=1).indices
+    hit = best == labels[:, None]
+    return {"top1": hit[:, 0].sum().float(), "top5": hit.sum().float()}
+
+
+def divergence(reference: Tensor, logits: Tensor) -> Tensor:
+    """Sum over a batch of KL(p || q) = sum_c p_c (log p_c - log q_c), p from ``reference``, q from ``logits``."""
+    log_p, log_q = reference.double().log_softmax(dim=1), logits.double().log_softmax(dim=1)
+    return (log_p.exp() * (log_p - log_q)).sum()

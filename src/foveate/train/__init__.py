@@ -1,1 +1,0 @@
-"""Training, distillation and evaluation: one loop, and recipes that say what it does."""

@@ -1,0 +1,295 @@
+"""From a configuration to the things a run is made of: model, data, augmentation, objective, optimizer, schedule."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin, parse_flag_from_env
+from accelerate.utils import is_torch_xla_available as has_tpu
+from timm.optim import create_optimizer_v2, list_optimizers, param_groups_layer_decay, param_groups_weight_decay
+from timm.scheduler import CosineLRScheduler
+from torch import nn, optim
+
+import foveate as fv
+from foveate.adapters import inspect, reducer_of
+from foveate.data import DataError, ImageData, StreamedData
+from foveate.data.labels import read_class_names
+from foveate.methods.options import build as build_method
+from foveate.models.by_name import brings_architecture, class_options, comes_trained, load_model, load_with_report
+from foveate.reductions import Reduction
+from foveate.schedules import PlanError, Schedule
+from foveate.schedules_text import make_schedule
+from foveate.tasks import Task, find_task
+from foveate.training.config import (
+    DataSection,
+    ModelSection,
+    ObjectiveSection,
+    OptimizerSection,
+    ReductionSection,
+    ScheduleSection,
+    TrainConfig,
+)
+from foveate.training.distill import Distill
+from foveate.training.dynamic import Dynamic
+from foveate.training.freezing import freeze_
+from foveate.training.objectives import Classify, Objective, PowerSearch, initial_teacher
+
+Data = ImageData | StreamedData
+
+
+def build_accelerator(precision: str) -> Accelerator:
+    """accelerate's device and processes. Batches are divided by the loop, so its own accumulation stays off."""
+    on_cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not (torch.accelerator.is_available() or has_tpu())
+    if precision == "fp16" and on_cpu:
+        raise ValueError("optimizer.precision=fp16 is not for a CPU, which would train without it. Use bf16 or no.")
+    try:
+        return Accelerator(
+            cpu=on_cpu,  # which torchrun does not say, and processes would not find each other
+            mixed_precision=precision,
+            gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
+            # a mask token, a head that distillation does not read: models have parameters without a gradient
+            kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
+        )
+    except ValueError as error:
+        raise ValueError(f"optimizer.precision={precision} is not available here: {error}") from error
+
+
+def open_both(section: DataSection) -> tuple[Data, Data | None]:
+    """The data to train on and to evaluate on; whatever is wrong with either is an error before anything is trained."""
+    if not section.source:
+        raise DataError("There is nothing to train on. Give --data, see docs/data.md for what it can be.")
+    given = {
+        "length": section.epoch_images,
+        "label_column": section.label_column,
+        "root": section.root,
+        "num_classes": section.num_classes,
+        "allow_empty_classes": section.allow_empty_classes or bool(section.classes),
+        "classes": read_class_names(Path(section.classes)) if section.classes else None,
+    }
+    options: dict[str, Any] = {name: value for name, value in given.items() if value}
+    options |= {"download": True} if section.download else {}
+    train = find_task(section.task).open(section.source, section.train, **options)
+    if section.labels and not train.labeled:
+        raise DataError(f"{section.source} has no labels, and this recipe learns from them. Distillation does not.")
+    if not section.val:
+        return train, None
+    val = _validation_data(section, train, options)
+    if section.labels and not val.labeled:
+        raise DataError(f"{section.source} has no labels in {section.val!r}. Leave it out: --set data.val=.")
+    return train, val
+
+
+def _validation_data(section: DataSection, train: Data, options: dict[str, Any]) -> Data:
+    """With the classes of the training data, so that labels mean the same."""
+    same: dict[str, Any] = {"classes": train.classes} if train.classes else {"num_classes": train.num_classes}
+    options = {name: value for name, value in options.items() if name not in ("length", "num_classes", "classes")}
+    return find_task(section.task).open(section.source, section.val, **options, **(same if section.labels else {}))
+
+
+def build_task(config: TrainConfig, data: Data) -> Task:
+    """The task that the training data pose; a distillation leaves the model's head alone."""
+    task = find_task(config.data.task)
+    if config.objective.kind == "distill":
+        return task()
+    return task.for_data(data, smoothing=config.objective.smoothing)
+
+
+def build_model(config: TrainConfig, task: Task) -> tuple[nn.Module, bool]:
+    """The model that is trained, with a head for ``task``, reduced and frozen by the recipe.
+
+    And whether its classifier is new while the rest of it is trained.
+    """
+    section, num_classes = config.model, task.num_classes
+    if not section.name:
+        raise ValueError("There is nothing to train. Give --model, such as deit_small_patch16_224.")
+    check_start(section)
+    pretrained = section.pretrained and not section.weights  # a file of weights outranks the library's
+    options = section.options | class_options(section.name, num_classes, pretrained)
+    model, untrained = load_with_report(
+        section.name, pretrained=pretrained, weights=section.weights or None, options=options
+    )
+    family = inspect(model)
+    trained = comes_trained(section.name, pretrained, section.weights)
+    new = trained and (any(map(family.is_classifier, untrained)) or family.num_classes != num_classes)
+    task.fit_head_(model)
+    apply_reduction_(model, config.reduction)
+    freeze_(model, section.freeze, section.freeze_blocks)
+    return model, new
+
+
+def check_own_teacher(section: ObjectiveSection, new_classifier: bool) -> None:
+    """Refuse to follow the model at the start where that one knows nothing of the classes."""
+    weights = {"classify": section.self_kl, "dynamicvit": section.kl_weight}
+    if new_classifier and weights.get(section.kind):
+        name = "self_kl" if section.kind == "classify" else "kl_weight"
+        raise ValueError(
+            f"The model gets a new classifier for these classes, and objective.{name} would make its untrained "
+            "predictions a target. Train the classifier first (foveate train linear-probe), keep the model's own "
+            f"(data.classes=FILE), or leave the target out: --set objective.{name}=0."
+        )
+
+
+def check_start(section: ModelSection) -> None:
+    """Refuse what the source of a model could only ignore."""
+    if not brings_architecture(section.name):
+        return
+    if section.options:
+        raise ValueError(
+            f"{section.name} brings its own architecture, and model.options={section.options} cannot change it. "
+            "Leave them out: --set model.options={}."
+        )
+    if comes_trained(section.name, False, None) and not section.pretrained and not Path(section.name).is_dir():
+        raise ValueError(f"{section.name} comes with its weights. Set --set model.pretrained=true.")
+
+
+def apply_reduction_(model: nn.Module, section: ReductionSection) -> None:
+    """Reduce ``model``. One that is loaded reduced stays so unless the recipe names a method, or ``none``."""
+    reduction = reduction_from(section)
+    if reduction is None:
+        return
+    if reducer_of(model) is not None:
+        fv.restore_(model)
+    try:
+        reduction.apply_(model)
+    except PlanError as error:
+        if reduction.schedule is not None:
+            raise
+        raise ValueError(f"{error} In a run: reduction.keep_rate, budget, remove, keep or schedule.") from error
+
+
+def reduction_from(section: ReductionSection) -> Reduction | None:
+    """The reduction that a recipe asks for; None if the model stays as it is loaded."""
+    schedule = schedule_of(section)
+    unit_qk: Any = section.unit_qk or None
+    if section.method == "none":
+        return Reduction(unit_qk=unit_qk)
+    if not section.method:
+        if schedule is not None or section.warms_up or unit_qk:
+            raise ValueError("reduction has values and no method. Name one, or none: --set reduction.method=none.")
+        return None
+    if section.warms_up and not section.keep_rate:
+        raise ValueError("reduction.warmup_start and warmup_epochs let reduction.keep_rate fall, which is not set.")
+    return Reduction(build_method(section.method, section.options), schedule, section.exact_last_block, unit_qk)
+
+
+def schedule_of(section: ReductionSection) -> Schedule | None:
+    """The one schedule a section asks for; None where the method fixes its own counts."""
+    return make_schedule(
+        keep_rate=section.keep_rate or None,
+        budget=section.budget or None,
+        remove=section.remove or None,
+        keep=fv.Keep({int(block): count for block, count in section.keep.items()}) if section.keep else None,
+        schedule=fv.load_schedule(section.schedule) if section.schedule else None,
+        blocks=(section.blocks or None) if section.keep_rate or section.budget else None,
+    )
+
+
+def warm_keep_rate(section: ReductionSection, epoch: float) -> float:
+    """EViT's warm-up: the keep rate falls from 1 along half a cosine, and then stays."""
+    if epoch >= section.warmup_start + section.warmup_epochs:
+        return section.keep_rate
+    if epoch < section.warmup_start:
+        return 1.0
+    done = (epoch - section.warmup_start) / section.warmup_epochs
+    return section.keep_rate + (1 - section.keep_rate) * (1 + math.cos(math.pi * done)) / 2
+
+
+def check_warm_up(config: TrainConfig, epoch_steps: int) -> None:
+    """A run that ends before its keep rate is reached would leave a model with too many tokens."""
+    section, epochs = config.reduction, float(config.schedule.epochs * config.schedule.cycles)
+    if config.run.steps:
+        epochs = min(epochs, config.run.steps / epoch_steps)
+    reached = section.warmup_start + section.warmup_epochs
+    if reached > epochs:
+        raise ValueError(
+            f"The keep rate is {section.keep_rate:g} from epoch {reached:g} on, and the run ends after {epochs:g}. "
+            "Shorten the warm-up: --set reduction.warmup_start=0 reduction.warmup_epochs=1."
+        )
+
+
+def build_objective(config: TrainConfig, model: nn.Module, task: Task) -> Objective:
+    section = config.objective
+    if section.kind == "distill":
+        if not section.teacher:
+            raise ValueError("Distillation needs a teacher: --set objective.teacher=vit_large_patch14_dinov2.")
+        pretrained = not section.teacher_weights
+        teacher = load_model(
+            section.teacher, pretrained=pretrained, weights=section.teacher_weights, options=section.teacher_options
+        )
+        return Distill(model, teacher, section.tokens, section.patch_weight)
+    if section.kind == "power-search":
+        if not isinstance(inspect(model).reduction.method, fv.PoWERSearch):
+            raise ValueError("power-search learns what reduction.method=power-search adds to the model.")
+        return PowerSearch(model, section.strength, section.mass, section.retention_lr, task)
+    if section.kind == "dynamicvit":
+        weights = {"kl": section.kl_weight, "tokens": section.token_weight, "ratio": section.ratio_weight}
+        model_at_start = initial_teacher(model) if section.kl_weight or section.token_weight else None
+        slow = {"backbone_lr": section.backbone_lr, "frozen_epochs": section.frozen_epochs}
+        return Dynamic(model, task, **weights, **slow, teacher=model_at_start)
+    model_at_start = initial_teacher(model) if section.self_kl else None
+    return Classify(model, task, section.self_kl, model_at_start)
+
+
+def build_optimizer(section: OptimizerSection, objective: Objective, batch_size: int) -> optim.Optimizer:
+    """timm's optimizer over the model's parameters, what the method has learned, and the objective's own."""
+    lr = section.lr * (batch_size / section.lr_batch if section.lr_batch else 1)
+    groups = [part for group in objective.param_groups() for part in _with_decay(group, section.weight_decay)]
+    own = {id(p) for group in groups for p in group["params"]}
+    spared = inspect(objective.model).no_weight_decay()
+    options: dict[str, Any] = {"weight_decay": section.weight_decay, "no_weight_decay_list": spared}
+    if section.layer_decay:
+        if not hasattr(objective.model, "group_matcher"):
+            raise ValueError(f"optimizer.layer_decay needs a timm model; this is a {type(objective.model).__name__}.")
+        rest = param_groups_layer_decay(objective.model, layer_decay=section.layer_decay, **options)
+    else:
+        rest = param_groups_weight_decay(objective.model, **options)
+    seen = {id(p) for group in rest for p in group["params"]}
+    beside = [p for p in objective.parameters() if p.requires_grad and id(p) not in seen | own]
+    rest += [{"params": beside, "weight_decay": section.weight_decay}] if beside else []
+    for group in rest:
+        scale = group.get("lr_scale", 1.0) * objective.backbone_lr
+        groups.append({**group, "lr_scale": scale, "params": [p for p in group["params"] if id(p) not in own]})
+    groups = [group for group in groups if group["params"]]
+    if not groups:
+        raise ValueError("Every parameter is frozen; there is nothing to train.")
+    betas: dict[str, Any] = {"betas": section.betas} if section.betas else {}
+    try:
+        return create_optimizer_v2(groups, opt=section.name, lr=lr, **betas)
+    except ValueError as error:
+        if section.name in list_optimizers():
+            raise
+        close = difflib.get_close_matches(section.name, map(str, list_optimizers()), n=3)
+        hint = f" Did you mean {' or '.join(close)}?" if close else ""
+        raise ValueError(f"optimizer.name={section.name}: {error}.{hint}") from error
+
+
+def _with_decay(group: dict[str, Any], decay: float) -> list[dict[str, Any]]:
+    """A group without a weight decay of its own: its matrices decay, its biases and norms do not."""
+    if "weight_decay" in group:
+        return [group]
+    matrices, rest = ([p for p in group["params"] if (p.dim() > 1) == wanted] for wanted in (True, False))
+    return [{**group, "params": matrices, "weight_decay": decay}, {**group, "params": rest, "weight_decay": 0.0}]
+
+
+def build_lr_scheduler(section: ScheduleSection, optimizer: optim.Optimizer, epoch_steps: int) -> CosineLRScheduler:
+    """The learning rate of one cycle, by step."""
+    if section.epochs < 1 or section.cycles < 1:
+        raise ValueError(f"schedule.epochs and cycles are 1 or more; got {section.epochs} and {section.cycles}.")
+    if not 0 <= section.warmup_epochs < section.epochs:
+        raise ValueError(
+            f"schedule.warmup_epochs={section.warmup_epochs} leaves nothing of {section.epochs} epochs. "
+            "Set it lower: --set schedule.warmup_epochs=0."
+        )
+    return CosineLRScheduler(
+        optimizer,
+        t_initial=section.epochs * epoch_steps,
+        lr_min=section.min_lr,
+        warmup_t=round(section.warmup_epochs * epoch_steps),
+        warmup_lr_init=section.warmup_lr,
+        t_in_epochs=False,
+    )

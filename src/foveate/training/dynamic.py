@@ -1,0 +1,151 @@
+"""Training of DynamicViT: cross-entropy, distillation from the model as it was, and a loss on how many tokens stay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from foveate.adapters import CHILD, Encoded, inspect, reducer_of
+from foveate.methods.learned import MaskTrainedMethod
+from foveate.tasks import Task
+from foveate.training.objectives import Classify, Losses, Moment, prediction_loss
+
+
+def ratio_loss(decisions: Sequence[Tensor], ratios: Sequence[float]) -> Tensor:
+    """Mean over stages s of (kept fraction - rho_s)^2, of keep decisions (B, N) each; then the mean over images.
+
+    ``Dynamic`` takes for rho_s what inference keeps, int(N rho^s) / N, where the paper has rho^s.
+    """
+    if len(decisions) != len(ratios) or not ratios:
+        raise ValueError(f"There are {len(decisions)} stages of decisions and {len(ratios)} ratios to meet.")
+    parts = [(kept.mean(dim=1) - ratio).square().mean() for kept, ratio in zip(decisions, ratios, strict=True)]
+    return torch.stack(parts).mean()
+
+
+def token_loss(tokens: Tensor, teacher_tokens: Tensor, kept: Tensor) -> Tensor:
+    """Squared difference of the tokens kept at the end, sum_i D_i |t_i - t'_i|^2 / (C sum_i D_i), mean over images.
+
+    The paper divides by the kept tokens of the whole batch; here each image weighs the same in any batch. Decisions
+    have a gradient here too, as printed.
+    """
+    differences = (tokens.float() - teacher_tokens.float()).square().mean(dim=-1)
+    return ((differences * kept).sum(dim=1) / kept.sum(dim=1).clamp(min=1)).mean()
+
+
+class Dynamic(Classify):
+    """Cross-entropy + kl * KL + tokens * token distillation + ratio * ratio loss; the paper's weights are 0.5, 0.5, 2.
+
+    The teacher is the model with its weights at the start, unreduced and frozen, a copy that the student never shares.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        task: Task | None = None,
+        kl: float = 0.5,
+        tokens: float = 0.5,
+        ratio: float = 2.0,
+        backbone_lr: float = 0.01,
+        frozen_epochs: float = 5,
+        teacher: nn.Module | None = None,
+    ) -> None:
+        super().__init__(model, task, kl, teacher)
+        reducer = reducer_of(model)
+        if reducer is None or not isinstance(reducer.method, MaskTrainedMethod):
+            raise ValueError("This objective trains what reduction.method=dynamicvit adds to the model.")
+        self.tokens, self.ratio = tokens, ratio
+        self.backbone_lr, self.frozen_epochs = backbone_lr, frozen_epochs
+        if tokens and teacher is None:
+            raise ValueError("Distillation (tokens) needs a teacher: initial_teacher(model), or a weight of 0.")
+        if not reducer.learned:
+            raise ValueError(
+                f"{reducer.schedule!r} removes no token from images of this size, so there is nothing to learn. "
+                "Keep less than all: --set reduction.keep_rate=0.7."
+            )
+        if not all(parameter.requires_grad for parameter in reducer.learned.parameters()):
+            raise ValueError(
+                "The predictors are frozen, and this objective trains them. To train them alone leave model.freeze "
+                "out and raise objective.frozen_epochs."
+            )
+
+    @property
+    def ratios(self) -> list[float]:
+        """The share of its tokens that an image has left after each stage, of whole tokens as at inference."""
+        reducer = reducer_of(self.model)
+        assert reducer is not None
+        return [reducer.plan.counts[block] / reducer.shape.num_patches for block in _stages(self.model)]
+
+    def forward(self, images: Tensor, targets: Any) -> Losses:
+        encoded, logits = _encoded_and_predicted(self.model, images)
+        decisions = _decisions(self.model, encoded)
+        losses = {"loss": self.task.loss(logits, targets), "ratio": self.ratio * ratio_loss(decisions, self.ratios)}
+        if self.kl or self.tokens:
+            losses |= self._distillation(images, logits, encoded, decisions[-1])
+        return losses
+
+    def _distillation(self, images: Tensor, logits: Tensor, encoded: Encoded, kept: Tensor) -> Losses:
+        teacher = self.teacher(images.device)
+        with torch.no_grad():
+            teacher_encoded, teacher_logits = _encoded_and_predicted(teacher, images)
+        ours, theirs = _patches(self.model, encoded), _patches(teacher, teacher_encoded)
+        parts = {"kl": self.kl * prediction_loss(logits, teacher_logits)}
+        return parts | {"tokens": self.tokens * token_loss(ours, theirs, kept)}
+
+    def param_groups(self) -> list[dict[str, Any]]:
+        reducer = reducer_of(self.model)
+        assert reducer is not None
+        return [{"params": list(reducer.learned.parameters())}]
+
+    def before_step(self, moment: Moment) -> None:
+        """While the backbone is frozen its statistics are too (LV-ViT's stem normalizes over batches)."""
+        for module in self.model.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                learns = any(parameter.requires_grad for parameter in module.parameters())
+                module.train(learns and moment.epoch >= self.frozen_epochs)
+
+    def before_update(self, moment: Moment) -> None:
+        """While the backbone is frozen only the predictors learn; gradients had to pass through it."""
+        if moment.epoch < self.frozen_epochs:
+            for name, parameter in self.model.named_parameters():
+                if not name.startswith(f"{CHILD}."):
+                    parameter.grad = None
+
+
+@torch.no_grad()
+def kept_shares(model: nn.Module, images: Tensor) -> Tensor:
+    """Shares (stages, B) of the tokens that the predictors keep by chance, as they do in training."""
+    reducer = reducer_of(model)
+    assert reducer is not None
+    training = reducer.training
+    reducer.train()  # and nothing else: dropout and batch statistics are none of its business
+    try:
+        encoded = inspect(model).encode(images, record=True)
+    finally:
+        reducer.train(training)
+    return torch.stack([kept.mean(dim=1) for kept in _decisions(model, encoded)])
+
+
+def _encoded_and_predicted(model: nn.Module, images: Tensor) -> tuple[Encoded, Tensor]:
+    """What happened inside the model, block by block, and its logits, from one pass."""
+    family = inspect(model)
+    encoded = family.encode(images, record=True)
+    return encoded, family.logits(family.head(encoded)).float()
+
+
+def _decisions(model: nn.Module, encoded: Encoded) -> list[Tensor]:
+    found = [encoded.blocks[block].stream.keep for block in _stages(model)]
+    return [kept for kept in found if kept is not None]
+
+
+def _stages(model: nn.Module) -> list[int]:
+    reducer = reducer_of(model)
+    assert reducer is not None
+    return sorted(reducer.modules_by_block)
+
+
+def _patches(model: Any, encoded: Encoded) -> Tensor:
+    family = inspect(model)
+    return family.final_norm(encoded.stream.tokens)[:, family.num_prefix :]

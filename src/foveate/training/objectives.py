@@ -1,0 +1,192 @@
+"""What is learned: a model with its loss, as one module that the loop can run anywhere."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import kl_div, log_softmax
+
+import foveate as fv
+from foveate.adapters import reducer_of
+from foveate.methods.power import found_counts, mass_penalty, project_retention_, soft_extracts
+from foveate.tasks import Classification, Metrics, Task
+from foveate.tasks.base import Mode
+
+Losses = dict[str, Tensor]
+SHARE_TOLERANCE = 0.01
+
+
+class Moment(NamedTuple):
+    """Where in a run a step is."""
+
+    step: int
+    epoch: float
+    """Epochs done, a fraction inside one."""
+
+
+class Objective(nn.Module, ABC):
+    """A model and what it is to learn. ``forward`` gives the parts of the loss by name; they are summed."""
+
+    monitor: str
+    """The metric of an evaluation by which the best model is chosen."""
+    mode: Mode = "max"
+    """Whether more or less of it is better."""
+    backbone_lr: float = 1.0
+    """Learning rate of the model's own parameters, as a multiple of that of ``param_groups``."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    @abstractmethod
+    def forward(self, images: Tensor, targets: Any) -> Losses: ...
+
+    @abstractmethod
+    def predict(self, model: nn.Module, images: Tensor) -> Any:
+        """What an evaluation of ``model`` (this one, or its moving average) looks at."""
+
+    @abstractmethod
+    def metrics(self) -> Metrics:
+        """What an evaluation counts of those predictions."""
+
+    def check_prediction(self, prediction: Any, reference: Any, name: str) -> None:
+        """An evaluation compares the model with no other."""
+
+    def is_better(self, value: float, best: float | None) -> bool:
+        """Whether ``value`` of the monitored metric is better than the best so far."""
+        return best is None or (value > best if self.mode == "max" else value < best)
+
+    def before_step(self, moment: Moment) -> None:
+        """Change what changes over time."""
+
+    def before_update(self, moment: Moment) -> None:
+        """Look at the gradients before the optimizer does."""
+
+    def after_step(self) -> None:
+        """Restore what an optimizer's step has violated."""
+
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Parameters with settings of their own, for the optimizer."""
+        return []
+
+    def finish(self, directory: Path) -> dict[str, Any]:
+        """Write what the run was for, beside the model; returns what the user is to know."""
+        return {}
+
+
+class Classify(Objective):
+    """The task's loss, and ``kl`` times the divergence from the prediction of a frozen ``teacher``: the model as it was
+    before tokens were taken from it, ``initial_teacher``.
+    """
+
+    def __init__(
+        self, model: nn.Module, task: Task | None = None, kl: float = 0.0, teacher: nn.Module | None = None
+    ) -> None:
+        super().__init__(model)
+        self.task, self.kl = task or Classification(), kl
+        self.monitor, self.mode = self.task.monitor, self.task.mode
+        if kl and teacher is None:
+            raise ValueError("Distillation (kl) needs a teacher: initial_teacher(model), or a weight of 0.")
+        self._teacher = (None if teacher is None else teacher.eval().requires_grad_(False),)  # hidden from the state
+
+    def forward(self, images: Tensor, targets: Any) -> Losses:
+        prediction = self.predict(self.model, images)
+        losses = {"loss": self.task.loss(prediction, targets)}
+        if self.kl:
+            with torch.no_grad():
+                theirs = self.predict(self.teacher(images.device), images)
+            losses["kl"] = self.kl * prediction_loss(prediction, theirs)
+        return losses
+
+    def predict(self, model: nn.Module, images: Tensor) -> Any:
+        return self.task.predict(model, images)
+
+    def metrics(self) -> Metrics:
+        return self.task.metrics()
+
+    def teacher(self, device: torch.device) -> nn.Module:
+        (teacher,) = self._teacher
+        assert teacher is not None
+        return teacher.to(device)
+
+
+class PowerSearch(Classify):
+    """Cross-entropy and PoWER-BERT's penalty on retained mass: L + lambda sum_l l * mass(l).
+
+    The paper tries several lambdas and takes the counts they lead to. Here a share of the tokens can be asked for
+    (``mass``): the penalty pulls the mass down to it, and below it all retention parameters are raised again;
+    loss and penalty then decide where the mass is.
+    """
+
+    def __init__(self, model: nn.Module, strength: float, mass: float, lr: float, task: Task | None = None) -> None:
+        super().__init__(model, task)
+        if not 0 <= mass < 1:
+            raise ValueError(f"objective.mass is a share of the tokens, from 0 to below 1; got {mass}.")
+        self.strength, self.asked, self.lr = strength, mass, lr
+
+    def forward(self, images: Tensor, targets: Any) -> Losses:
+        losses = super().forward(images, targets)
+        return losses | {"mass": self.strength * mass_penalty(self.model)}
+
+    def param_groups(self) -> list[dict[str, Any]]:
+        reducer = reducer_of(self.model)
+        assert reducer is not None
+        return [{"params": list(reducer.learned.parameters()), "lr": self.lr, "weight_decay": 0.0}]
+
+    def after_step(self) -> None:
+        project_retention_(self.model)
+        hold_mass_(self.model, self.asked)
+
+    def finish(self, directory: Path) -> dict[str, Any]:
+        counts = found_counts(self.model)
+        path = fv.save_schedule(fv.Keep(counts), directory / "schedule.json")
+        share = retained_share(self.model)
+        found = {"counts": list(counts), "share": share, "schedule": str(path)}
+        if self.asked and share > self.asked + SHARE_TOLERANCE:
+            found["note"] = (
+                f"The search left {share:.2f} of the tokens, not {self.asked:g}: it needs more steps, a larger "
+                "objective.strength or a larger objective.retention_lr."
+            )
+        return found
+
+
+@torch.no_grad()
+def retained_share(model: nn.Module, raised: float = 0.0) -> float:
+    """Tokens the search leaves over all blocks, as a share of all, with every parameter ``raised`` by so much.
+
+    A token that is gone does not come back, so that no block retains more than one before it.
+    """
+    retained = torch.stack([module.retention for module in soft_extracts(model)]) + raised
+    return retained.clamp(0, 1).mean(dim=1).cummin(dim=0).values.mean().item()
+
+
+@torch.no_grad()
+def hold_mass_(model: nn.Module, share: float) -> None:
+    """Where less than ``share`` is retained, raise all retention parameters alike until it is just that."""
+    if retained_share(model) >= share:
+        return
+    low, high = 0.0, 1.0
+    for _ in range(30):  # the share rises with the amount: halve the interval
+        middle = (low + high) / 2
+        low, high = (middle, high) if retained_share(model, middle) < share else (low, middle)
+    for module in soft_extracts(model):
+        module.retention.add_(high).clamp_(0, 1)
+
+
+def prediction_loss(logits: Tensor, teacher_logits: Tensor) -> Tensor:
+    """KL(teacher || student) of the two predictions, mean over images."""
+    ours, theirs = log_softmax(logits.float(), dim=-1), log_softmax(teacher_logits.float(), dim=-1)
+    return kl_div(ours, theirs, reduction="batchmean", log_target=True)
+
+
+def initial_teacher(model: nn.Module) -> nn.Module:
+    """The model as it is now, unreduced, frozen, and sharing nothing with it."""
+    teacher = copy.deepcopy(model)
+    if fv.is_reduced(teacher):
+        fv.restore_(teacher)
+    return teacher.eval().requires_grad_(False)

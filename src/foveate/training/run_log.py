@@ -1,0 +1,90 @@
+"""What a run reports while it runs: progress, log lines, and curves for TensorBoard."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from foveate.evaluation.progress import Progress, silent
+
+logger = logging.getLogger("foveate")
+
+
+class RunLog:
+    """Loss, learning rate and images per second: for ``progress``, the log, and ``curves`` for TensorBoard.
+
+    All processes keep one, to know their pace; only the main one reports.
+    """
+
+    def __init__(self, progress: Progress | None = None, curves: bool = False, main: bool = True) -> None:
+        self.progress = progress if progress is not None and main else silent
+        self.curves, self.main = curves and main, main
+        self._board: Any = None
+        self._began = time.monotonic()
+        self._images = self._step = self._steps = 0
+        self._note = ""
+
+    @contextmanager
+    def running(self, directory: Path, step: int, steps: int) -> Iterator[None]:
+        """While a run goes on from ``step`` to ``steps``."""
+        self._board = _tensorboard(directory, step) if self.curves else None
+        self._began, self._step, self._steps = time.monotonic(), step, steps
+        try:
+            yield
+        finally:
+            if self._board is not None:
+                self._board.close()
+
+    def info(self, text: str) -> None:
+        if self.main:
+            logger.info(text)
+
+    def step_done(self, images: int) -> None:
+        """One more step is done, on so many images."""
+        self._images += images
+        self._step += 1
+        self.progress("steps", self._step, self._steps, self._note)
+
+    def losses(self, step: int, losses: dict[str, float], lr: float) -> None:
+        """Losses of this step, and its learning rate."""
+        self._note = f"loss {sum(losses.values()):.4f}  lr {lr:.2e}  {self._pace():.1f} img/s"
+        if self._board is not None:
+            for name, value in {**losses, "lr": lr}.items():
+                self._board.add_scalar(f"train/{name}", value, step)
+
+    def evaluated(self, images: int, total: int | None) -> None:
+        """So many images of an evaluation are done."""
+        self.progress("evaluation", images, total)
+
+    def _pace(self) -> float:
+        return self._images / max(time.monotonic() - self._began, 1e-9)
+
+    def pace(self) -> dict[str, float]:
+        """Speed of the epoch that ends now; the next one begins."""
+        seconds = time.monotonic() - self._began
+        found = {"seconds": round(seconds, 2), "images_per_second": round(self._pace(), 2)}
+        self._began, self._images = time.monotonic(), 0
+        return found
+
+    def epoch(self, line: dict[str, Any]) -> None:
+        """An epoch ended; ``line`` is what log.jsonl has of it."""
+        if self._board is not None:
+            for name, value in line.get("val", {}).items():
+                self._board.add_scalar(f"val/{name}", value, line["step"])
+        parts = [f"{name} {value:.4g}" for name, value in line["train"].items()]
+        parts += [f"val {name} {value:.4g}" for name, value in line.get("val", {}).items() if name != "images"]
+        self.info(f"epoch {line['epoch']}: {', '.join(parts)}; {line['images_per_second']:.1f} img/s")
+        self._began = time.monotonic()  # the evaluation does not count
+
+
+def _tensorboard(directory: Path, step: int) -> Any:
+    """A writer that drops what a killed run wrote after its last checkpoint; None without tensorboard."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(directory / "tensorboard"), purge_step=step + 1)

@@ -1,0 +1,38 @@
+"""Whether a checkpoint belongs to the run that wants to go on from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foveate.training.config import TrainConfig
+
+FREE_TO_CHANGE = {
+    *("run.checkpoint_minutes", "run.checkpoint_steps", "run.steps"),
+    *("data.workers", "data.max_broken", "data.source"),
+}
+"""Values that change how a run is carried out, but not its result."""
+
+
+def check_same_run(saved: dict[str, Any], config: TrainConfig) -> None:
+    """Raise a ValueError if a value differs that changes the result of the run."""
+    now = config.as_dict()
+    differing = []
+    for section, values in now.items():
+        old = saved.get(section)
+        if not isinstance(values, dict):
+            continue
+        differing += [f"{section}.{name}" for name, value in values.items() if not old or old.get(name) != value]
+    differing = [path for path in differing if path not in FREE_TO_CHANGE]
+    if differing:
+        raise ValueError(
+            f"The checkpoint belongs to a run with other values of {', '.join(differing[:5])}. "
+            "Resume it with the values it had, or start a new run in another directory."
+        )
+
+
+def check_same_things(saved: dict[str, Any], now: dict[str, Any]) -> None:
+    """The same values may stand for other data, or for another schedule in a file."""
+    differing = [name for name in now if saved.get(name) != now[name]]
+    if differing:
+        changes = "; ".join(f"{name} {saved.get(name)} then, {now[name]} now" for name in differing)
+        raise ValueError(f"The checkpoint belongs to other data or another schedule: {changes}.")

@@ -1,0 +1,101 @@
+"""The entry point ``foveate``."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from foveate_cli import compare, cost, evaluate, methods, recipes, show, speed, tables, train
+from foveate_cli.arguments import Parser
+
+DESCRIPTION = "Vision transformers that keep fewer tokens: what that costs, what it gains, and how it looks."
+EPILOG = """\
+examples:
+  foveate compare                                      the built-in demonstration
+  foveate compare deit_small_patch16_224 --pretrained --data photographs
+  foveate cost deit_small_patch16_224 --method EViT --keep-rate 0.7 --blocks 3,6,9
+  foveate speed deit_small_patch16_224 --method ToMe --remove 13 --batch-size 1 16
+  foveate methods
+
+exit codes: 0 fine, 1 a result that does not hold, 2 wrong input, 130 interrupted"""
+
+COMMANDS = (compare, cost, speed, evaluate, methods, tables, show, train, recipes)
+BAD_INPUT, INTERRUPTED, CLOSED_PIPE = 2, 130, 141  # the last two: 128 + the signal's number, as shells count
+
+
+def build_parser() -> Parser:
+    """The whole command line."""
+    parser = Parser(prog="foveate", description=DESCRIPTION, epilog=EPILOG)
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    parser.add_argument("--traceback", action="store_true", help="on an error, also print where it arose")
+    commands = parser.add_subparsers(metavar="COMMAND", title="commands")
+    for command in COMMANDS:
+        command.add_parser(commands)
+    parser.set_defaults(work=None)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()  # here, where a closed pipe is still caught
+    except BrokenPipeError:
+        return _leave_closed_pipe()
+    except KeyboardInterrupt:
+        print("foveate: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except Exception as error:
+        if not _is_users(error):
+            raise
+        if "--traceback" in arguments:
+            traceback.print_exc()
+        print(f"foveate: {' '.join(str(error).split())}", file=sys.stderr)
+        return BAD_INPUT
+    return code
+
+
+def _is_users(error: Exception) -> bool:
+    """Whether an error is about what the user gave; a training that diverged marks itself."""
+    return isinstance(error, ValueError | TypeError | OSError) or getattr(error, "users_error", False)
+
+
+def _run(arguments: list[str]) -> int:
+    parser = build_parser()
+    try:
+        args = parser.parse_args(arguments)
+    except SystemExit as done:  # --help has printed
+        return int(done.code or 0)
+    if args.version:
+        from importlib.metadata import version
+
+        print(f"foveate {version('foveate')}")
+        return 0
+    if args.work is None:
+        parser.print_help()
+        return 0
+    work = _work(args.work)
+    importlib.import_module("foveate.cli.output").LINES.begin()
+    return work(args)
+
+
+def _work(name: str) -> Callable[[Any], int]:
+    module, _, function = name.partition(":")
+    return getattr(importlib.import_module(module), function)
+
+
+def _leave_closed_pipe() -> int:
+    """Nobody reads on, as in ``foveate methods | head -1``: say nothing, and let Python's last flush succeed."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return CLOSED_PIPE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,21 @@
+"""``foveate methods``: every method with its options."""
+
+from __future__ import annotations
+
+from foveate_cli.arguments import Commands, add_command, add_json
+
+DESCRIPTION = "List every method with its options, as --method takes them: NAME or NAME:OPTION=VALUE,OPTION=VALUE."
+EPILOG = """\
+examples:
+  foveate methods
+  foveate methods EViT --json
+
+keys of --json:
+  a list; in each entry: name, description, site (where in a block it acts), needs_class_token, training_free,
+  options [{name, type, default, description}]"""
+
+
+def add_parser(commands: Commands) -> None:
+    parser = add_command(commands, "methods", "foveate.cli.methods:run", "list methods", DESCRIPTION, EPILOG)
+    parser.add_argument("names", metavar="NAME", nargs="*", help="only these; default: all")
+    add_json(parser)

@@ -1,0 +1,57 @@
+"""``foveate speed``: images per second, measured."""
+
+from __future__ import annotations
+
+from foveate_cli.arguments import (
+    Commands,
+    add_command,
+    add_device,
+    add_json,
+    add_methods,
+    add_model,
+    add_schedule,
+    positive_float,
+    positive_int,
+)
+
+DESCRIPTION = """\
+Measure images per second of the unreduced model, of the reduced one, and of the free slice: the same token counts
+with tokens cut off without looking, the fastest these counts can be. The three take turns, and ratios are medians of
+ratios within a round."""
+
+EPILOG = """\
+examples:
+  foveate speed deit_small_patch16_224 --method ToMe --remove 13 --batch-size 1 16 --threads 2
+  foveate speed deit_small_patch16_224 --methods EViT TopK --keep-rate 0.7 --seconds 10 --json
+
+columns:
+  speed-up    unreduced time / reduced time
+  MAC ratio   unreduced MACs / reduced MACs
+  realized    speed-up / MAC ratio
+  efficiency  reduced img/s / free-slice img/s; 100 % if choosing tokens takes no time
+
+keys of --json:
+  model, environment {cpu, cores, threads, device, dtype, torch, timm, foveate}, rows. In each row:
+  reduction {version, method, schedule, exact_last_block, unit_qk}, batch_size,
+  image_size [channels, height, width], rounds, unreduced_per_second, reduced_per_second, free_slice_per_second,
+  speed_up, speed_up_quartiles, mac_ratio, realized, efficiency, efficiency_quartiles"""
+
+DTYPES = ("float32", "bfloat16")
+
+
+def add_parser(commands: Commands) -> None:
+    parser = add_command(commands, "speed", "foveate.cli.speed:run", "measured speed", DESCRIPTION, EPILOG)
+    add_model(parser)
+    add_methods(parser)
+    add_schedule(parser)
+    group = parser.add_argument_group("measurement")
+    group.add_argument(
+        "--batch-size", metavar="N", type=positive_int, nargs="+", default=[1, 16], help="one or several; default: 1 16"
+    )
+    group.add_argument("--threads", metavar="N", type=positive_int, help="torch threads; default: torch's own choice")
+    group.add_argument(
+        "--seconds", metavar="S", type=positive_float, default=20.0, help="for each method and batch size; default: 20"
+    )
+    group.add_argument("--dtype", choices=DTYPES, help="default: the model's own")
+    add_device(group)
+    add_json(parser)

@@ -1,0 +1,114 @@
+"""``foveate show``: refused before the work where it can be, and a file is written whole or not at all."""
+
+import pytest
+import torch
+from PIL import Image
+
+import foveate as fv
+from foveate.cli import show
+from foveate.drawing.inputs import evaluating
+from foveate_cli.main import main
+from zoo import make
+
+
+@pytest.fixture
+def photo(tmp_path):
+    path = tmp_path / "photo.png"
+    Image.new("RGB", (40, 30), "red").save(path)
+    return path
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Replace every picture by a red square, and collect the names of the models drawn."""
+    seen = []
+
+    def square(model, images, *, name):
+        """A red square."""
+        seen.append(name)
+        return Image.new("RGB", (8, 8), "red")
+
+    monkeypatch.setattr(show, "all_pictures", lambda: {"features": square})
+    return seen
+
+
+def run(photo, *options):
+    return main(["show", "features", "test_vit", str(photo), *map(str, options)])
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("x.psd", "picture format that can be written"), ("x", "can be written"), ("folder.png", "is a directory")],
+)
+def test_a_target_that_cannot_be_written_is_refused_before_the_work(name, words, photo, tmp_path, drawn, capsys):
+    (tmp_path / "folder.png").mkdir()
+    assert run(photo, "--out", tmp_path / name) == 2
+    assert words in capsys.readouterr().err
+    assert drawn == []
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["folder.png", "photo.png"]
+
+
+@pytest.mark.parametrize("option", ["--at", "--channels", "--stage"])
+def test_an_option_of_another_picture_is_refused(option, photo, drawn, capsys):
+    assert run(photo, option, 1) == 2
+    assert f"features has no {option}. Pictures that have: none." in capsys.readouterr().err
+    assert drawn == []
+
+
+@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
+def test_a_failure_while_writing_leaves_the_old_file_alone(error, tmp_path, monkeypatch):
+    target = tmp_path / "out.png"
+    Image.new("RGB", (4, 4), "blue").save(target)
+    before = target.read_bytes()
+
+    def fail(image, path, *args):
+        path.write_bytes(b"half a pict")
+        raise error
+
+    monkeypatch.setattr(Image.Image, "save", fail)
+    with pytest.raises(ValueError if isinstance(error, OSError) else KeyboardInterrupt):
+        show.write(Image.new("RGB", (4, 4), "red"), target)
+    assert target.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_the_old_file_is_there_until_the_new_one_is_complete(tmp_path, monkeypatch):
+    target = tmp_path / "out.png"
+    target.write_bytes(b"old")
+    save, during = Image.Image.save, []
+
+    def watched(image, path, *args):
+        save(image, path, *args)
+        during.append(target.read_bytes())
+
+    monkeypatch.setattr(Image.Image, "save", watched)
+    show.write(Image.new("RGB", (4, 4), "red"), target)
+    assert during == [b"old"]
+    with Image.open(target) as new:
+        assert new.size == (4, 4)
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_random_weights_are_named(photo, tmp_path, drawn):
+    plain, pooled = fv.save(make("torchvision"), tmp_path / "plain"), tmp_path / "pooled"
+    fv.save(fv.reduce_(make("torchvision"), fv.HVTPool(2)), pooled)
+    out = ["--out", str(tmp_path / "out.png")]
+    assert run(photo, *out) == 0
+    for model, options in ((plain, []), (plain, ["--method", "hvt"]), (pooled, []), (pooled, ["--method", "hvt"])):
+        assert main(["show", "features", str(model), str(photo), *options, *out]) == 0
+    endings = ["test_vit (untrained)", "plain", "plain (HVTPool untrained)", "pooled", "pooled (HVTPool untrained)"]
+    assert drawn == endings
+
+
+def test_modes_come_back_after_a_failure():
+    model = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Dropout()).train()
+    model[1].eval()
+
+    def drawing():
+        with evaluating(model):
+            assert not any(module.training for module in model.modules())
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        drawing()
+    assert [module.training for module in model.modules()] == [True, True, False]

@@ -1,0 +1,369 @@
+"""Recipes: every value a paper prints, written down once more; variants, inheritance, and files of the user's own."""
+
+import re
+
+import pytest
+import timm
+import torch
+from PIL import Image
+from timm.data.auto_augment import rand_augment_transform
+from timm.optim import list_optimizers
+
+import foveate as fv
+from foveate.data import open_data
+from foveate.methods.options import build
+from foveate.methods.registry import method_class
+from foveate.training.build import check_start
+from foveate.training.config import TrainConfig, read_config
+from foveate.training.recipe import FOLDER, all_recipes, find_recipe, read_recipe
+
+NAMES = (
+    "clustr-imagenet",
+    "deit",
+    "deit-2x",
+    "distill-all",
+    "distill-cls",
+    "dynamicvit",
+    "evit-finetune",
+    "finetune",
+    "hvt-cifar100",
+    "hvt-imagenet",
+    "linear-probe",
+    "power-finetune",
+    "power-search",
+    "scenes",
+    "token-pooling",
+)
+OURS = {"scenes"}
+"""Recipes that no paper prints."""
+DEIT = {
+    "model.options.drop_path_rate": 0.1,
+    "data.batch_size": 1024,
+    "augmentation.auto_augment": "rand-m9-mstd0.5-inc1",
+    "augmentation.erase": 0.25,
+    "augmentation.mixup": 0.8,
+    "augmentation.cutmix": 1.0,
+    "optimizer.name": "adamw",
+    "optimizer.lr": 5e-4,
+    "optimizer.lr_batch": 512,
+    "optimizer.weight_decay": 0.05,
+    "optimizer.clip_norm": 0.0,
+    "schedule.epochs": 300,
+    "schedule.warmup_epochs": 5.0,
+    "objective.smoothing": 0.1,
+}
+DEIT_CODE = {
+    "augmentation.color_jitter": 0.3,
+    "augmentation.interpolation": "bicubic",
+    "augmentation.repeats": 3,
+    "schedule.warmup_lr": 1e-6,
+    "schedule.min_lr": 1e-5,
+}
+HVT = DEIT | {"optimizer.lr_batch": 0, "optimizer.weight_decay": 0.025, "optimizer.betas": (0.9, 0.999)}
+CLUSTR = DEIT | {"optimizer.betas": (0.9, 0.999), "augmentation.flip": 0.5}
+STAGE_3 = DEIT | {"model.pretrained": True, "schedule.cycles": 1}
+COUNTS = (196, 195, 193, 188, 169, 140, 121, 110, 73, 38, 7, 0)
+MEDOIDS = {
+    "clustering": "kmedoids",
+    "output": "medoid",
+    "iterations": 2,
+    "rescale": False,
+    "proportional_attention": False,
+}
+DISTILL = {
+    "model.pretrained": False,
+    "model.options.img_size": 224,
+    "reduction.method": "EViT",
+    "reduction.keep_rate": 0.7,
+    "data.labels": False,
+    "data.batch_size": 2 * 64,
+    "augmentation.scale": (0.08, 1.0),
+    "augmentation.flip": 0.5,
+    "augmentation.interpolation": "bilinear",
+    "optimizer.name": "adamw",
+    "optimizer.lr": 1e-4,
+    "optimizer.lr_batch": 0,
+    "schedule.epochs": 20,
+    "objective.kind": "distill",
+    "objective.teacher": "vit_large_patch14_dinov2",
+}
+DOWNSTREAM = {
+    "model.pretrained": True,
+    "augmentation.scale": (0.08, 1.0),
+    "augmentation.flip": 0.5,
+    "augmentation.interpolation": "bilinear",
+    "optimizer.lr": 1e-4,
+    "optimizer.lr_batch": 0,
+    "schedule.epochs": 10,
+    "run.eval_epochs": 1,
+    "objective.kind": "classify",
+}
+# (recipe, model) and where its values are printed: what they are
+PRINTED = {
+    ("deit", "", "DeiT, table 9"): DEIT,
+    ("deit", "", "DeiT's published code"): DEIT_CODE,
+    ("deit-2x", "", "Token Pooling, appendix C and figure 8"): DEIT | {"schedule.cycles": 2},
+    ("hvt-imagenet", "", "HVT, section 5"): HVT,
+    ("hvt-cifar100", "", "HVT, section 5"): HVT | {"data.batch_size": 128, "optimizer.lr": 1.25e-4},
+    ("power-search", "", "Token Pooling, appendix C"): STAGE_3
+    | {"schedule.epochs": 30, "objective.kind": "power-search", "reduction.method": "PoWERSearch"},
+    ("power-finetune", "", "Token Pooling, appendix C"): STAGE_3 | {"reduction.method": "PoWER"},
+    ("token-pooling", "", "Token Pooling, appendix C, table 3 level 1"): STAGE_3
+    | {"reduction.method": "TokenPooling", "reduction.options": MEDOIDS}
+    | {f"reduction.keep.{block}": count for block, count in enumerate(COUNTS)},
+    ("evit-finetune", "", "EViT's published fine-tuning script"): DEIT
+    | {
+        "model.pretrained": True,
+        "reduction.method": "EViT",
+        "reduction.options.fuse": True,
+        "reduction.keep_rate": 0.7,
+        "reduction.blocks": (3, 6, 9),
+        "optimizer.lr": 2e-5,
+        "optimizer.weight_decay": 1e-6,
+        "schedule.epochs": 30,
+        "schedule.warmup_epochs": 0.0,
+        "schedule.min_lr": 2e-6,
+    },
+    ("dynamicvit", "", "DynamicViT, supplement, sections A and B"): {
+        "model.pretrained": True,
+        "reduction.method": "DynamicViT",
+        "reduction.keep_rate": 0.7,
+        "reduction.blocks": (3, 6, 9),
+        "optimizer.lr": 1e-3,
+        "optimizer.lr_batch": 1024,
+        "schedule.epochs": 30,
+        "objective.kind": "dynamicvit",
+        "objective.kl_weight": 0.5,
+        "objective.token_weight": 0.5,
+        "objective.ratio_weight": 2.0,
+        "objective.backbone_lr": 0.01,
+        "objective.frozen_epochs": 5.0,
+    },
+    ("clustr-imagenet", "", "ClusTR, table A2, T"): CLUSTR,
+    ("clustr-imagenet", "clustr_tiny", "ClusTR, table A2, T"): CLUSTR,
+    ("clustr-imagenet", "clustr_small", "ClusTR, table A2, S"): CLUSTR,
+    ("clustr-imagenet", "clustr_base", "ClusTR, table A2, B"): CLUSTR
+    | {"model.options.drop_path_rate": 0.3, "optimizer.clip_norm": 1.0},
+    ("distill-all", "", "Lu and Nakamura, sections 3.1 and 3.5"): DISTILL | {"objective.tokens": "all"},
+    ("distill-cls", "", "Lu and Nakamura, sections 3.1 and 3.5"): DISTILL | {"objective.tokens": "class"},
+    ("linear-probe", "", "Lu and Nakamura, sections 3.3 to 3.5"): DOWNSTREAM | {"model.freeze": "backbone"},
+    ("finetune", "", "Lu and Nakamura, sections 3.3 to 3.5"): DOWNSTREAM | {"model.freeze": "nothing"},
+}
+CASES = [(*key, path, value) for key, values in PRINTED.items() for path, value in values.items()]
+
+
+def value_at(config, path):
+    """``model.options.img_size`` of a configuration."""
+    section, name, *key = path.split(".")
+    value = getattr(getattr(config, section), name)
+    return value[key[0]] if key else value
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "where", "path", "value"), CASES, ids=lambda x: x if isinstance(x, str) else ""
+)
+def test_printed_values(name, model, where, path, value):
+    assert value_at(read_recipe(name, model), path) == value, where
+
+
+def test_every_recipe_is_there_and_is_checked_against_what_is_printed():
+    assert tuple(all_recipes()) == NAMES
+    assert {name for name, _, _ in PRINTED} == set(NAMES) - OURS
+
+
+@pytest.mark.parametrize("name", NAMES)
+class TestEveryRecipe:
+    def test_says_what_it_is_and_where_it_comes_from(self, name):
+        config = read_recipe(name)
+        assert config.source
+        assert re.fullmatch(r"[A-Z][^\n]+\.", config.description), "one sentence, in one line"
+        assert not re.search(r"\.\s", config.description)
+
+    def test_comes_back_from_plain_data(self, name):
+        recipe = find_recipe(name)
+        for config in (recipe.config_for(), *recipe.variants.values()):
+            assert read_config(config.as_dict()) == config
+
+    def test_says_beside_each_number_where_it_is_from(self, name):
+        lines = (FOLDER / f"{name}.toml").read_text().splitlines()
+        numbers = [i for i, line in enumerate(lines) if re.match(r"\w+ = [\d\[{]", line)]
+        bare = [lines[i] for i in numbers if "  # " not in lines[i] and not lines[i - 1].startswith("# ")]
+        assert not bare, f"{name}: {bare}"
+        assert max(map(len, lines)) <= 120
+
+    def test_names_things_that_exist(self, name):
+        config = read_recipe(name)
+        reduction, augmentation = config.reduction, config.augmentation
+        model = config.model.name
+        assert not model or timm.is_model(model)
+        assert not config.objective.teacher or timm.is_model_pretrained(config.objective.teacher)
+        assert config.optimizer.name in list_optimizers()
+        if augmentation.auto_augment:
+            assert rand_augment_transform(augmentation.auto_augment, {}).ops
+        if reduction.method:
+            assert isinstance(build(reduction.method, reduction.options), method_class(reduction.method))
+
+    def test_uses_at_most_one_schedule(self, name):
+        section = read_recipe(name).reduction
+        given = [key for key in ("keep_rate", "budget", "remove", "keep", "schedule") if getattr(section, key)]
+        assert len(given) <= 1, given
+        assert section.method or not given
+
+
+def test_clustr_learns_at_the_rate_of_section_4_1():
+    config = read_recipe("clustr-imagenet", "clustr_small")
+    rate = config.optimizer.lr * config.data.batch_size / config.optimizer.lr_batch
+    assert rate == pytest.approx(0.001)
+
+
+def test_token_pooling_costs_what_table_3_prints():
+    config = read_recipe("token-pooling")
+    counts = fv.Keep({int(block): count for block, count in config.reduction.keep.items()})
+    with torch.device("meta"):
+        model = timm.create_model(config.model.name)
+    fv.reduce_(model, build(config.reduction.method, config.reduction.options), counts)
+    assert round(fv.cost(model).macs / 1e9, 1) == 3.0
+
+
+def test_the_search_is_to_leave_about_what_level_1_leaves():
+    assert read_recipe("power-search").objective.mass == round(sum(COUNTS) / (12 * 196), 1)
+
+
+def test_student_and_teacher_of_the_distillation_are_table_1s():
+    config = read_recipe("distill-all")
+    with torch.device("meta"):
+        student = timm.create_model(config.model.name, **config.model.options)
+        teacher = timm.create_model(config.objective.teacher, **config.objective.teacher_options)
+    assert sum(p.numel() for p in student.parameters()) == 21_619_584  # 21.6 M, without LayerScale or a head
+    for model in (student, teacher):
+        assert model.patch_embed.grid_size == (16, 16)
+        assert model.num_classes == 0
+    fv.reduce_(student, fv.EViT(), fv.KeepRate(config.reduction.keep_rate, config.reduction.blocks))
+    # 181, 127 and 90 without the fused token (table 1's costs), which counts at the next stage
+    assert sorted(set(fv.cost(student).tokens), reverse=True) == [257, 182, 129, 92]
+
+
+def test_options_of_the_papers_student_are_not_given_to_others():
+    assert read_recipe("distill-all", "deit_tiny_patch16_224").model.options == {}
+    assert read_recipe("distill-cls", "vit_small_patch14_dinov2").model.options["img_size"] == 224
+
+
+def test_a_model_is_known_by_its_name_without_the_tag_of_its_weights():
+    config = read_recipe("clustr-imagenet", "clustr_base.in1k")
+    assert (config.model.name, config.optimizer.clip_norm) == ("clustr_base.in1k", 1.0)
+    assert read_recipe("clustr-imagenet", "clustr_basement").optimizer.clip_norm == 0.0
+
+
+def test_the_model_of_the_call_replaces_the_recipes():
+    assert read_recipe("deit").model.name == "deit_small_patch16_224"
+    config = read_recipe("deit", "deit_base_patch16_224")
+    assert (config.model.name, config.model.options) == ("deit_base_patch16_224", {"drop_path_rate": 0.1})
+
+
+def test_a_recipes_options_are_not_for_models_that_bring_their_own(tmp_path):
+    for name in ("hf:some/model", str(tmp_path)):
+        section = read_recipe("power-finetune", name).model
+        assert (section.name, section.options) == (name, {})
+        check_start(section)
+
+
+@pytest.mark.parametrize("name", ["linear-probe", "finetune"])
+@pytest.mark.parametrize(
+    ("layout", "sizes"),
+    [
+        (("train/{}", "val/{}"), (2, 1)),  # Imagenette
+        (("seg_train/seg_train/{}", "seg_test/seg_test/{}"), (2, 1)),  # Intel Image Classification
+    ],
+    ids=["imagenette", "intel"],
+)
+def test_published_layouts_open_as_they_are(tmp_path, name, layout, sizes):
+    for place, count in zip(layout, sizes, strict=True):
+        for category in ("forest", "sea"):
+            folder = tmp_path / place.format(category)
+            folder.mkdir(parents=True)
+            for number in range(count):
+                Image.new("RGB", (4, 4)).save(folder / f"{number}.png")
+    (tmp_path / "seg_pred" / "seg_pred").mkdir(parents=True)  # Intel's third folder has no labels
+    section = read_recipe(name).data
+    train = open_data(tmp_path, section.train)
+    val = open_data(tmp_path, section.val, classes=train.classes)
+    assert (train.classes, len(train), len(val)) == (("forest", "sea"), 4, 2)
+
+
+def own(tmp_path, text):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_file_of_ones_own(tmp_path):
+    path = own(tmp_path, 'description = "Mine."\n[optimizer]\nlr = 1\n[reduction]\nblocks = [1, 2]\n')
+    for name in (path, str(path)):
+        config = read_recipe(name, "test_vit")
+        assert (config.description, config.source, config.model.name) == ("Mine.", "", "test_vit")
+        assert (config.optimizer.lr, config.reduction.blocks) == (1.0, (1, 2))
+        assert config.schedule == TrainConfig().schedule
+    assert find_recipe(path).name == "mine"
+
+
+def test_inheritance_replaces_values_whole_and_leaves_the_rest(tmp_path):
+    config = read_recipe(own(tmp_path, 'inherits = "deit"\n[model]\noptions = { img_size = 96 }\n'))
+    deit = read_recipe("deit")
+    assert config.model.options == {"img_size": 96}
+    assert config.model.name == deit.model.name
+    assert (config.optimizer, config.augmentation) == (deit.optimizer, deit.augmentation)
+    assert (config.source, config.description) == ("", "")  # it is another experiment now
+
+
+def test_variants_are_inherited_and_added_to(tmp_path):
+    text = 'inherits = "clustr-imagenet"\n[for.clustr_base.schedule]\nepochs = 7\n[for.x.schedule]\nepochs = 8\n'
+    path = own(tmp_path, text)
+    base = read_recipe(path, "clustr_base")
+    assert (base.schedule.epochs, base.schedule.warmup_epochs) == (7, 5.0)
+    assert (base.optimizer.clip_norm, base.model.options) == (1.0, {"drop_path_rate": 0.3})
+    assert (read_recipe(path, "x").schedule.epochs, read_recipe(path).schedule.epochs) == (8, 300)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("[optimizer\nlr = 1", ["is not valid TOML", "line 1"]),
+        ("[optimizer]\nlr = 1\nlr = 2", ["is not valid TOML"]),
+        ("[optimzer]\nlr = 1", ["'optimzer'", "Did you mean optimizer?"]),
+        ("[optimizer]\nweight_decai = 1", ["optimizer", "'weight_decai'", "Did you mean weight_decay?"]),
+        ('[optimizer]\nlr = "fast"', ["optimizer.lr takes a number; got 'fast'"]),
+        ("optimizer = 3", ["optimizer is a section of values; got 3"]),
+        ('inherits = "diet"', ["no recipe 'diet'", "Did you mean deit", "mine.toml inherits it"]),
+        ("inherits = 3", ["inherits takes the name of a recipe; got 3"]),
+        ('inherits = "deit-2x"', ["'deit-2x', which inherits 'deit' itself"]),
+        ("for = 3", ["`for` has a model's name and a section", "got 3"]),
+        ("[for]\nx = 3", ["`for` has a model's name and a section"]),
+        ("[for.x.optimizer]\nlrr = 1", ["for.x: optimizer", "'lrr'", "Did you mean lr?"]),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_with_its_path_and_key(tmp_path, text, parts):
+    path = own(tmp_path, text)
+    with pytest.raises(ValueError, match=re.escape(str(path))) as error:
+        read_recipe(path)
+    for part in parts:
+        assert part in str(error.value)
+
+
+def test_a_file_that_is_not_text(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match="is not valid TOML"):
+        read_recipe(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("dit", r"There is no recipe 'dit'\. Did you mean deit or deit-2x\? A file of your own ends in \.toml\."),
+        ("zzz", r"There is no recipe 'zzz'\. Known: clustr-imagenet, deit, "),
+        ("nowhere/mine.toml", r"There is no recipe file nowhere/mine\.toml\."),
+    ],
+)
+def test_unknown_names(name, message):
+    with pytest.raises(ValueError, match=message):
+        read_recipe(name)
