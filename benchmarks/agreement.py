@@ -1,4 +1,4 @@
-"""How many of a pretrained ViT-Tiny's decisions survive reduction without training.
+"""Agreement of a pretrained ViT-Tiny with itself when it is reduced without training.
 
 Reads the weights and photographs in the folder named by FOVEATE_ASSETS; run as
 ``FOVEATE_ASSETS=... python benchmarks/agreement.py [--limit N]``.
@@ -45,17 +45,18 @@ def main() -> int:
     args = parser.parse_args()
     images, labels = photographs(assets() / "imagenet_dev", args.limit)
     model = vit_tiny()
-    whole, macs = logits(model, images).argmax(dim=1), fv.cost(model).macs
+    unreduced, macs = logits(model, images).argmax(dim=1), fv.cost(model).macs
     table = Table(
         "method", "schedule", "of the MACs", "agreement", "top-1", title=f"ViT-Tiny, {len(images)} photographs"
     )
-    figures = [(1.0, 1.0, float((whole == labels).float().mean()))]
+    figures = [(1.0, 1.0, float((unreduced == labels).float().mean()))]
     table.add_row("unreduced", "", *(f"{value:.1%}" for value in figures[0]))
     for method, schedule in track(SETTINGS, description="settings"):
         fv.reduce_(model, method, schedule)
-        kept, share = logits(model, images).argmax(dim=1), fv.cost(model).macs / macs
+        decisions, share = logits(model, images).argmax(dim=1), fv.cost(model).macs / macs
         fv.restore_(model)
-        figures.append((share, float((kept == whole).float().mean()), float((kept == labels).float().mean())))
+        agreement, top1 = ((decisions == other).float().mean() for other in (unreduced, labels))
+        figures.append((share, float(agreement), float(top1)))
         table.add_row(repr(method), repr(schedule), *(f"{value:.1%}" for value in figures[-1]))
     Console(width=140).print(table)
     if args.csv:

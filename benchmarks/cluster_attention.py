@@ -1,9 +1,9 @@
-"""Clustered keys and values on a pretrained ViT-Tiny, without training: agreement against ratio, and content's counts.
+"""Clustered keys and values on a pretrained ViT-Tiny, without training: agreement by ratio, and adaptive counts.
 
     FOVEATE_ASSETS=... python benchmarks/cluster_attention.py [--images 500] [--ratios 1.5 2 4 8 16]
 
-Agreement with the unreduced model over the photographs, and multiply-accumulates, clustering included. Then the number
-of clusters follows the content: thresholds are fitted on the first half of the photographs, and the mean number of
+Measures agreement with the unreduced model over the photographs, and MACs including the clustering. Then the number of
+clusters depends on the content: thresholds are fitted on the first half of the photographs, and the mean number of
 clusters is measured on the second half.
 """
 
@@ -29,20 +29,20 @@ def main() -> None:
     args = parser.parse_args()
     model = vit_tiny()
     images, _ = photographs(assets() / "imagenet_dev", args.images)
-    decided, whole = logits(model, images).argmax(dim=1), fv.cost(model).macs
+    decided, unreduced_macs = logits(model, images).argmax(dim=1), fv.cost(model).macs
     print("| ratio | keys | agreement % | MACs | without the clustering |\n|---|---|---|---|---|", flush=True)
     for ratio in args.ratios:
         fv.reduce_(model, fv.ClusterAttention(ratio=ratio, joins=args.joins))
         same = share_of_equal(logits(model, images), decided)
         cost, keys = fv.cost(model), model.foveate.plan.counts[0]
-        plain = (cost.macs - cost.reduction_macs) / whole
-        print(f"| {ratio:g} | {keys} | {same:.1f} | {cost.macs / whole:.3f} | {plain:.3f} |", flush=True)
+        plain = (cost.macs - cost.reduction_macs) / unreduced_macs
+        print(f"| {ratio:g} | {keys} | {same:.1f} | {cost.macs / unreduced_macs:.3f} | {plain:.3f} |", flush=True)
         fv.restore_(model)
     by_content(images, decided)
 
 
 def by_content(images: Tensor, decided: Tensor) -> None:
-    """Every block has MOST clusters at most, and AVERAGE on average."""
+    """Measure adaptive counts: every block has at most MOST clusters, and AVERAGE on average."""
     model = fv.reduce_(vit_tiny(), fv.ClusterAttention(ratio=196 / MOST, average=AVERAGE / MOST))
     half = len(images) // 2
     fv.models.fit_cluster_counts_(model, images[:half].split(25))
@@ -50,13 +50,13 @@ def by_content(images: Tensor, decided: Tensor) -> None:
     for module in model.modules():
         if isinstance(module, ClusterCount):
             module.register_forward_hook(lambda _, args, found: counts.append(found))
-    for name, part in (("fitted on", slice(0, half)), ("not seen", slice(half, len(images)))):
+    for name, part in (("for fitting", slice(0, half)), ("held out", slice(half, len(images)))):
         counts.clear()
         same = share_of_equal(logits(model, images[part]), decided[part])
         numbers = torch.cat(counts).float()
         average = numbers.mean().item()
         print(
-            f"content decides, images {name}: {average:.2f} clusters on average (asked {AVERAGE}, "
+            f"adaptive counts, images {name}: {average:.2f} clusters on average (target {AVERAGE}, "
             f"{average / AVERAGE - 1:+.1%}), from {int(numbers.min())} to {int(numbers.max())}; agreement {same:.1f} %",
             flush=True,
         )

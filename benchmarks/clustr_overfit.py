@@ -1,9 +1,9 @@
-"""ClusTR learns: it fits 64 photographs of Imagenette's training split.
+"""ClusTR overfits 64 photographs of Imagenette's training split.
 
     FOVEATE_ASSETS=... python benchmarks/clustr_overfit.py [--steps 80] [--size 96] [--window 0] [--attention grid]
 
-clustr_tiny from scratch, Adam, no augmentation; accuracy on the same 64 images at the end, and how far the weights of
-tokens inside their clusters have moved from equal ones.
+Trains clustr_tiny from scratch with AdamW and no augmentation. Prints the accuracy on the same 64 images, and how far
+the weights of tokens inside their clusters have moved from equal ones.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def is_weighing(module: torch.nn.Module) -> bool:
 
 
 def first_images(model: torch.nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
-    """64 training images of all classes, shuffled with a fixed seed."""
+    """Return 64 training images of all classes, shuffled with a fixed seed."""
     loader = Loader(open_data(data(), "train"), Preprocessing.of(model).evaluation(), 64, seed=0, train=True)
     batch = next(iter(loader.epoch(0)))
     return batch.images, batch.targets

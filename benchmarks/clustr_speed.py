@@ -1,10 +1,10 @@
-"""ClusTR against PVT v2: what the clustering costs, and how time grows with the image.
+"""ClusTR against PVT v2: the cost of clustering, and how time grows with the image size.
 
     python benchmarks/clustr_speed.py [--batch-size 8] [--threads 2] [--seconds 60] [--sizes 224 448 896]
 
-First 224 px, in turns: clustr_small as the paper has it, with options for speed, and timm's pvt_v2_b2. "realized" is
-images per second over (pvt_v2_b2's times the ratio of their multiply-accumulates without the clustering). Then time per
-pixel at each size, one image at a time, over that at the first. Ratios are paired within rounds; medians are printed.
+First at 224 px, in turns: clustr_small as in the paper, with options for speed, and timm's pvt_v2_b2. "realized" is
+images per second divided by (pvt_v2_b2's times the ratio of their MACs without the clustering). Then the time per pixel
+at each size, one image at a time, relative to the first size. Ratios are paired within rounds; medians are printed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--rounds", type=int, default=2, help="of the sizes")
+    parser.add_argument("--rounds", type=int, default=2, help="rounds for each size")
     parser.add_argument("--growth-only", action="store_true")
     parser.add_argument("--skip", nargs="+", default=[], help="variants whose growth is not measured: faithful, ...")
     parser.add_argument("--sizes", type=int, nargs="+", default=[224, 448, 896])
@@ -53,7 +53,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     print(f"{describe_environment(torch.device('cpu'), torch.float32)}; batch {args.batch_size}", flush=True)
     if not args.growth_only:
-        beside_pvt(args)
+        compare_with_pvt(args)
     growth(args)
 
 
@@ -62,7 +62,7 @@ def clustr(options: dict[str, object]) -> nn.Module:
     return timm.create_model("clustr_small", clustering=options).eval()
 
 
-def beside_pvt(args: argparse.Namespace) -> None:
+def compare_with_pvt(args: argparse.Namespace) -> None:
     models = {BASE: timm.create_model(BASE).eval(), **{name: clustr(options) for name, options in VARIANTS.items()}}
     clocks = {name: Clock(model) for name, model in models.items()}
     images = torch.randn(args.batch_size, 3, 224, 224)
@@ -103,11 +103,11 @@ def growth(args: argparse.Namespace) -> None:
 
 
 class Clock:
-    """What share of its passes a model spends on clustering."""
+    """Measures the share of its time that a model spends on clustering."""
 
     def __init__(self, model: nn.Module) -> None:
         self.shares: list[float] = []
-        self.spent = 0.0
+        self.seconds = 0.0
         for module in model.modules():
             if isinstance(module, TokenClusters):
                 module.register_forward_pre_hook(self.begin)
@@ -117,28 +117,28 @@ class Clock:
         self.started = time.perf_counter()
 
     def end(self, *_: object) -> None:
-        self.spent += time.perf_counter() - self.started
+        self.seconds += time.perf_counter() - self.started
 
 
 def timer(model: nn.Module, images: torch.Tensor, clock: Clock | None = None) -> Callable[[], float]:
-    """Seconds of one pass."""
+    """Return a timer for one pass."""
 
     @torch.no_grad()
     def run_once() -> float:
         if clock is not None:
-            clock.spent = 0.0
+            clock.seconds = 0.0
         start = time.perf_counter()
         model(images)
         seconds = time.perf_counter() - start
         if clock is not None:
-            clock.shares.append(clock.spent / seconds)
+            clock.shares.append(clock.seconds / seconds)
         return seconds
 
     return run_once
 
 
 def counted(model: nn.Module) -> int:
-    """Multiply-accumulates of a model that is not ours, by torch's counter."""
+    """Count the MACs of a model that foveate does not know, with torch's counter."""
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(torch.randn(1, 3, 224, 224))
     return counter.get_total_flops() // 2

@@ -1,4 +1,4 @@
-"""The main job on real weights: ``foveate compare`` for a pretrained ViT-Tiny and 500 photographs.
+"""``foveate compare`` on real weights: a pretrained ViT-Tiny and 500 photographs.
 
 Writes the report to --out and prints a Markdown table. Run as
 ``FOVEATE_ASSETS=... python benchmarks/compare_vit_tiny.py [--limit N] [--seconds S]``.
@@ -27,8 +27,8 @@ COLUMNS = [
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--limit", type=int, help="use so many photographs only")
-    parser.add_argument("--seconds", type=float, default=4.0, help="timing of each candidate")
+    parser.add_argument("--limit", type=int, help="use only this many photographs")
+    parser.add_argument("--seconds", type=float, default=4.0, help="seconds of timing per candidate")
     parser.add_argument("--threads", type=int, default=2, help="threads torch may use")
     parser.add_argument("--out", type=Path, default=Path("compare-vit-tiny"), help="folder of the report")
     parser.add_argument("--csv", type=Path, help="also write the figures to this file, as in results/")
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def as_markdown(comparison: Comparison, seconds: float) -> str:
-    """The table, the decision, and where it was measured."""
+    """Return the table, the recommendation, and the environment."""
     place = comparison.environment
     lines = [
         f"| setting | {' | '.join(column.terminal_head for column in COLUMNS)} | quartiles |",

@@ -1,16 +1,16 @@
-"""Fine-tuning with EViT at keep rate 0.5: how much of the accuracy that is lost without training comes back?
+"""Fine-tuning with EViT at keep rate 0.5: how much of the lost accuracy comes back?
 
     FOVEATE_ASSETS=... python benchmarks/evit_recovery.py [--steps 420] [--keep 0.5] [--kl 4] [--lr 5e-5] [--control]
 
-The pretrained ViT-Tiny by the recipe `evit-finetune` in short, with labels and with the unreduced model's prediction
-over all of ImageNet's thousand classes as targets (`data.classes`, `objective.self_kl`; --kl 0: labels alone).
-Accuracies are over Imagenette's ten classes. `--control` fine-tunes the unreduced model for as many steps, which says
-how much of a gain is the data's.
+A short run of the recipe `evit-finetune` on the pretrained ViT-Tiny. Targets are the labels and the unreduced model's
+predictions over all of ImageNet's thousand classes (`data.classes`, `objective.self_kl`; --kl 0 uses only labels).
+Accuracies are over Imagenette's ten classes. `--control` fine-tunes the unreduced model for as many steps, which shows
+how much of a gain comes from the data.
 """
 
 from __future__ import annotations
 
-from imagenette import SHORT, class_file, folder, images, parser, say, ten_way, ten_way_vit_tiny, train
+from imagenette import SHORT, class_file, folder, images, parser, report, ten_way, ten_way_vit_tiny, train
 from photographs import vit_tiny
 
 import foveate as fv
@@ -29,16 +29,16 @@ def main() -> None:
         before = top1(ten_way_vit_tiny())
         without = top1(fv.reduce_(ten_way_vit_tiny(), fv.EViT(), schedule))
         start = fv.save(vit_tiny(), place / "start")
-        told = (f"model.name={start}", f"data.classes={class_file(place)}", *SHORT, f"optimizer.lr={args.lr}")
+        shared = (f"model.name={start}", f"data.classes={class_file(place)}", *SHORT, f"optimizer.lr={args.lr}")
         warm = (f"reduction.keep_rate={args.keep}", "reduction.warmup_start=0", "reduction.warmup_epochs=0.3")
-        train("evit-finetune", place / "tuned", args, *told, *warm, f"objective.self_kl={args.kl}")
+        train("evit-finetune", place / "tuned", args, *shared, *warm, f"objective.self_kl={args.kl}")
         after = top1(ten_way(fv.load(place / "tuned" / "model")))
         recovered = (after - without) / (before - without)
-        say(keep=args.keep, unreduced=before, without_training=without, tuned=after, recovered=round(recovered, 3))
+        report(keep=args.keep, unreduced=before, without_training=without, tuned=after, recovered=round(recovered, 3))
         if args.control:
             plain = ("reduction.method=none", "reduction.warmup_start=0", "reduction.warmup_epochs=0")
-            train("evit-finetune", place / "control", args, *told, *plain, f"objective.self_kl={args.kl}")
-            say(unreduced_tuned=top1(ten_way(fv.load(place / "control" / "model"))))
+            train("evit-finetune", place / "control", args, *shared, *plain, f"objective.self_kl={args.kl}")
+            report(unreduced_tuned=top1(ten_way(fv.load(place / "control" / "model"))))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""HVT against DeiT-S: how much of the saved multiply-accumulates becomes time.
+"""HVT against DeiT-S: how much of the saved MACs becomes speed.
 
     python benchmarks/hvt_speed.py [--batch-size 16] [--threads 2] [--seconds 60]
 
@@ -20,7 +20,7 @@ from foveate.evaluation.environment import describe_environment
 from foveate.evaluation.timing import interleave, timer
 
 BASE, MODELS = "deit_small_patch16_224", ("hvt_small_0", "hvt_small_1", "hvt_small_4")
-TARGETS = {"hvt_small_1": 0.97, "hvt_small_4": 0.90}  # of the share of saved multiply-accumulates that becomes time
+TARGETS = {"hvt_small_1": 0.97, "hvt_small_4": 0.90}  # for the share of the MAC ratio that becomes speed
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 """Short training runs on the Imagenette folder under FOVEATE_ASSETS, for benchmarks.
 
-Settings of these scripts were chosen on the 600 images of `val`, which therefore cannot confirm them. By default a
-fifth of the training images is held out and judges (`--on fresh`); docs/experiments/training.md lists
-what was looked at there before.
+The settings of these scripts were chosen on the 600 images of `val`, which therefore cannot confirm them. By default, a
+fifth of the training images is held out for evaluation (`--on fresh`); docs/experiments/training.md lists what was
+evaluated there before.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from foveate.training import Outcome
 from foveate.training.recipe import read_recipe
 
 IMAGENET_PLACES = (0, 217, 482, 491, 497, 566, 569, 571, 574, 701)
-"""Where Imagenette's ten classes, sorted by name, are among ImageNet's thousand."""
+"""Indices of Imagenette's ten classes, sorted by name, among ImageNet's thousand."""
 
 SHORT = (
     "model.options={}",
@@ -40,26 +40,28 @@ SHORT = (
     *("augmentation.mixup=0", "augmentation.cutmix=0", "augmentation.auto_augment=", "augmentation.erase=0"),
     *("augmentation.scale=0.5,1", "augmentation.repeats=1"),
 )
-"""What a few hundred steps on ten classes need less of than 30 epochs on a thousand."""
+"""Weaker regularization, for a few hundred steps on ten classes instead of 30 epochs on a thousand."""
 
 
 def parser(description: str, steps: int, batch_size: int = 32) -> argparse.ArgumentParser:
+    """Return a parser with the options that all training benchmarks share."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--steps", type=int, default=steps, help=f"training steps of each run (default: {steps})")
     made.add_argument("--batch-size", type=int, default=batch_size)
-    made.add_argument("--seed", type=int, default=0, help="of chance and of new weights (default: 0)")
-    made.add_argument("--out", type=Path, help="keep the runs here; default: a folder that is deleted")
+    made.add_argument("--seed", type=int, default=0, help="random seed, also for new weights (default: 0)")
+    made.add_argument("--out", type=Path, help="keep the runs here (default: a temporary folder)")
     made.add_argument(
         "--on",
         choices=("fresh", "val"),
         default="fresh",
-        help="images that judge: a fifth of the training images, held out (default), or those settings were chosen on",
+        help="evaluate on a held-out fifth of the training images (fresh, default) or on the validation split (val)",
     )
     return made
 
 
 @contextmanager
 def folder(kept: Path | None) -> Iterator[Path]:
+    """Yield the folder ``kept``, or a temporary one."""
     if kept is not None:
         kept.mkdir(parents=True, exist_ok=True)
         yield kept
@@ -69,12 +71,13 @@ def folder(kept: Path | None) -> Iterator[Path]:
 
 
 def data() -> str:
+    """Return the path of the Imagenette folder."""
     return str(assets() / "imagenette")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a model makes of the images that judge."""
+    """The result of a model on the evaluation images."""
 
     right: Tensor  # (images,)
     cross_entropy: float
@@ -84,7 +87,7 @@ class Verdict:
         return round(100 * self.right.float().mean().item(), 2)
 
     def against(self, other: Verdict) -> dict[str, int]:
-        """Images that only one of the two has right: the difference of two accuracies rests on these alone."""
+        """Count the images that only one of the two gets right: the accuracies differ by these alone."""
         return {
             "only_this": int((self.right & ~other.right).sum()),
             "only_other": int((~self.right & other.right).sum()),
@@ -93,7 +96,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Images:
-    """Imagenette, and which of its images judge."""
+    """Imagenette, and the split to evaluate on."""
 
     source: str
     split: str
@@ -117,24 +120,24 @@ def images(args: argparse.Namespace, place: Path) -> Images:
 
 
 def held_out(path: Path) -> Path:
-    """Imagenette's training images as a table: every fifth of a class is `fresh`, the others are `train`."""
+    """Write a table of Imagenette's training images: every fifth of a class is `fresh`, the others are `train`."""
     rows = [("file", "label", "split")]
     for folder in sorted(Path(data(), "train").iterdir()):
         files = sorted(file.absolute() for file in folder.iterdir())
         rows += [(str(file), folder.name, "train" if n % 5 else "fresh") for n, file in enumerate(files)]
     table = io.StringIO(newline="")
     csv.writer(table).writerows(rows)
-    write_text(path, table.getvalue())  # whole or not at all: runs side by side read it
+    write_text(path, table.getvalue())  # atomic: parallel runs read it
     return path
 
 
 def ten_way_vit_tiny(size: int = 224) -> Any:
-    """The pretrained ViT-Tiny with the ten rows of its classifier that Imagenette needs."""
+    """Return the pretrained ViT-Tiny with only Imagenette's ten classes."""
     return ten_way(vit_tiny(size))
 
 
 def ten_way(model: Any) -> Any:
-    """``model`` with ten of its thousand classes, in place; returns it."""
+    """Reduce the classifier of ``model`` to Imagenette's ten classes, in place, and return it."""
     rows = torch.tensor(IMAGENET_PLACES)
     weight, bias = model.head.weight[rows].detach(), model.head.bias[rows].detach()
     model.reset_classifier(10)
@@ -145,7 +148,7 @@ def ten_way(model: Any) -> Any:
 
 
 def class_file(place: Path) -> Path:
-    """ImageNet's thousand classes in their order; those that Imagenette has by the names of its folders."""
+    """Write ImageNet's thousand classes in their order, with Imagenette's folder names for its ten."""
     ours = dict(zip(IMAGENET_PLACES, sorted(folder.name for folder in Path(data(), "train").iterdir()), strict=True))
     path = place / "classes.txt"
     path.write_text("".join(f"{ours.get(number, number)}\n" for number in range(1000)))
@@ -153,17 +156,20 @@ def class_file(place: Path) -> Path:
 
 
 def train(recipe: str, place: Path, args: argparse.Namespace, *changes: str) -> Outcome:
-    """Run a recipe for ``args.steps`` steps on Imagenette; values are said first, figures come after."""
+    """Run a recipe for ``args.steps`` steps on Imagenette."""
     seen = images(args, place.parent)
     count = len(open_data(seen.source, "train"))
     epochs = -(-args.steps // (count // args.batch_size))
     config = read_recipe(recipe)
     values = [f"data.batch_size={args.batch_size}", f"schedule.epochs={epochs}"]
-    values += [f"data.val={seen.split}"] if config.data.val else []  # a distillation is judged by what is built on it
+    values += (
+        [f"data.val={seen.split}"] if config.data.val else []
+    )  # a distillation is evaluated by what is trained on top
     values += [f"run.seed={args.seed}", f"run.steps={args.steps}"]
     logging.basicConfig(level=logging.INFO, format="  %(message)s")
     return fv.train(config, data=seen.source, out=place, overrides=[*values, *changes], resume=True)
 
 
-def say(**figures: object) -> None:
+def report(**figures: object) -> None:
+    """Print measurements as one line of JSON."""
     print(json.dumps(figures), flush=True)

@@ -1,4 +1,4 @@
-"""What the operations a reduction is made of cost: ways to gather, add up and attend, for one DeiT-S block.
+"""Time of the operations in a reduction: ways to gather, add up and attend, for one DeiT-S block.
 
 Run as ``python benchmarks/kernels.py [--batch 16] [--threads 2]``. Microseconds, medians.
 """
@@ -17,6 +17,7 @@ N, K, C, HEADS = 196, 183, 384, 6
 
 
 def microseconds(run: Callable[[], object], repeats: int = 200) -> float:
+    """Return the median time of ``run``, after a warmup."""
     times = []
     for _ in range(repeats + 20):
         start = time.perf_counter()
@@ -26,6 +27,7 @@ def microseconds(run: Callable[[], object], repeats: int = 200) -> float:
 
 
 def cases(batch: int) -> dict[str, Callable[[], object]]:
+    """Return the operations to time, by name."""
     x = torch.randn(batch, N, C)
     kept = torch.stack([torch.randperm(N)[:K] for _ in range(batch)])
     owner = torch.randint(0, K, (batch, N))

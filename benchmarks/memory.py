@@ -1,4 +1,4 @@
-"""Peak memory of one forward pass, beyond the weights and the images, of a reduced model against the unreduced one.
+"""Peak memory of one forward pass beyond weights and images: reduced models against the unreduced one.
 
 Every allocation and release of torch's CPU allocator during the pass is added up; run as
 ``python benchmarks/memory.py [--model NAME] [--batch-size B]``.
@@ -30,7 +30,7 @@ SETTINGS: list[tuple[fv.Method, fv.Schedule]] = [
 
 @torch.inference_mode()
 def peak(model: nn.Module, images: Tensor) -> float:
-    """MiB of a pass that is not the first, which allocates more."""
+    """Return the MiB of a second pass; the first one allocates more."""
     model(images)
     needed = peak_memory(model, images)
     assert needed is not None

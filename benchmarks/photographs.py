@@ -17,14 +17,14 @@ from foveate.models.by_name import load_model
 
 
 def assets() -> Path:
-    """The folder, or an end with a word on what is missing."""
+    """Return the folder FOVEATE_ASSETS, or exit with a message if it is not set."""
     if "FOVEATE_ASSETS" not in os.environ:
         sys.exit("Set FOVEATE_ASSETS to the folder with vit_tiny/ and imagenet_dev/.")
     return Path(os.environ["FOVEATE_ASSETS"])
 
 
 def photographs(folder: Path, limit: int | None) -> tuple[Tensor, Tensor]:
-    """Images (N, 3, 224, 224) as the weights expect them, and labels (N,)."""
+    """Return images (N, 3, 224, 224), normalized for the weights, and labels (N,)."""
     with (folder / "labels.csv").open() as file:
         rows = list(csv.DictReader(file))[:limit]
     pictures = [
@@ -35,7 +35,7 @@ def photographs(folder: Path, limit: int | None) -> tuple[Tensor, Tensor]:
 
 
 def vit_tiny(size: int = 224) -> Any:
-    """The pretrained ViT-Tiny, for images of that size."""
+    """Return the pretrained ViT-Tiny for images of this size."""
     weights = assets() / "vit_tiny" / "model.safetensors"
     return load_model("vit_tiny_patch16_224", weights=weights, options={"img_size": size}).eval()
 

@@ -1,14 +1,14 @@
-"""PoWER-BERT's search on a pretrained ViT-Tiny: does it leave the mass it is asked for, and are its counts any good?
+"""PoWER-BERT's search on a pretrained ViT-Tiny: does it reach its target mass, and how good are its counts?
 
     FOVEATE_ASSETS=... python benchmarks/power_search.py [--steps 80] [--mass 0.6]
 
-By the recipe `power-search` in short, on Imagenette. The counts are then used without training: accuracy of PoWER with
-the counts that were found, and with an equal share at blocks 3, 6 and 9 at the same cost.
+A short run of the recipe `power-search` on Imagenette. Then the counts are used without training: accuracy of PoWER
+with these counts, and with an equal share at blocks 3, 6 and 9 at the same cost.
 """
 
 from __future__ import annotations
 
-from imagenette import SHORT, folder, images, parser, say, ten_way_vit_tiny, train
+from imagenette import SHORT, folder, images, parser, report, ten_way_vit_tiny, train
 
 import foveate as fv
 
@@ -24,11 +24,11 @@ def main() -> None:
         outcome = train("power-search", place / "search", args, f"model.name={start}", *search, *SHORT)
         counts = outcome.products["counts"]
         share = sum(counts) / (len(counts) * 196)
-        say(asked=args.mass, retained=outcome.products["share"], counts=counts, counts_share=round(share, 4))
+        report(asked=args.mass, retained=outcome.products["share"], counts=counts, counts_share=round(share, 4))
         found = fv.reduce_(ten_way_vit_tiny(), fv.PoWER(), fv.Keep(counts))
-        whole, part = fv.cost(ten_way_vit_tiny()).macs, fv.cost(found).macs
-        plain = fv.reduce_(ten_way_vit_tiny(), fv.PoWER(), fv.Budget(part / whole))
-        say(macs=round(part / whole, 3), found=top1(found), equal_share=top1(plain), unreduced=top1(ten_way_vit_tiny()))
+        ratio = fv.cost(found).macs / fv.cost(ten_way_vit_tiny()).macs
+        plain = fv.reduce_(ten_way_vit_tiny(), fv.PoWER(), fv.Budget(ratio))
+        report(macs=round(ratio, 3), found=top1(found), equal_share=top1(plain), unreduced=top1(ten_way_vit_tiny()))
 
 
 if __name__ == "__main__":

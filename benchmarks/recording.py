@@ -20,9 +20,9 @@ def record(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]],
     Args:
         path: The file to write; it is replaced.
         columns: Names of the columns.
-        rows: Cells, formatted with the digits to be kept. None becomes an empty cell.
+        rows: Cells, formatted with the digits to keep. None becomes an empty cell.
         sample: Model, number of images, runs and seeds.
-        *notes: What a reader must know.
+        *notes: Remarks for the reader.
     """
     machine = describe_environment(torch.device("cpu"), torch.float32)
     header = {
@@ -39,9 +39,9 @@ def record(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]],
 
 
 def command() -> str:
-    """The running command, without paths of this machine."""
+    """Return the running command, without local paths."""
     arguments = list(sys.argv[1:])
-    for option in ("--csv", "--json", "--out"):  # where figures go does not change them
+    for option in ("--csv", "--json", "--out"):  # output paths do not change the results
         if option in arguments:
             del arguments[arguments.index(option) : arguments.index(option) + 2]
     assets = "FOVEATE_ASSETS=... " if "FOVEATE_ASSETS" in os.environ else ""

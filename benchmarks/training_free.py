@@ -1,9 +1,9 @@
-"""What is left of a pretrained ViT-Tiny's decisions when it is reduced without training, at equal cost.
+"""Fidelity of a pretrained ViT-Tiny when it is reduced without training, at equal cost.
 
-Every method under one budget of MACs, its own included, with the exact last block: how often the decision is the
-unreduced model's (agreement), the mean divergence KL(unreduced || reduced) of its probabilities, top-1, and the
-seconds for all photographs. Run as ``FOVEATE_ASSETS=... python benchmarks/training_free.py``; with
-``--csv results/training_free.csv`` the README's table can be made again (results/render.py).
+Every method runs under the same MAC budget, its own cost included, with the exact last block. Reported are agreement
+with the unreduced model's decisions, the mean KL(unreduced || reduced) of the probabilities, top-1, and the seconds for
+all photographs. Run as ``FOVEATE_ASSETS=... python benchmarks/training_free.py``; with
+``--csv results/training_free.csv`` the README's table can be rendered again (results/render.py).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Result:
 
 
 def measure(model: nn.Module, name: str, budget: float, images: Tensor, labels: Tensor, whole: Tensor) -> Result:
-    """Reduce, run over all images, restore."""
+    """Reduce the model, run it over all images, and restore it."""
     unreduced = fv.cost(model).macs
     fv.reduce_(model, parse(name), fv.Budget(budget), exact_last_block=True)
     try:
@@ -99,7 +99,7 @@ def print_results(results: list[Result], title: str) -> None:
 
 
 def write_csv(path: Path, results: list[Result], images: int) -> None:
-    """All rows but the unreduced model's, which is in the header; the budgets of a method stand together."""
+    """Write all rows but the unreduced model's, which is in the header; rows of one method are adjacent."""
     unreduced, *reduced = results
     names = dict(zip(METHODS, NAMES, strict=True))
     order = list(dict.fromkeys(r.method for r in reduced))

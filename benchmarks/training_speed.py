@@ -2,8 +2,8 @@
 
     FOVEATE_ASSETS=... python benchmarks/training_speed.py [--model deit_small_patch16_224] [--batch-size 16]
 
-Forward, backward and AdamW step of the unreduced model and of EViT and ToMe at Budget(0.5), in turns; then images per
-second that the loader alone gives with DeiT's augmentation, by number of workers.
+Times forward, backward and AdamW step of the unreduced model and of EViT and ToMe at Budget(0.5), in turns; then
+measures images per second of the loader alone with DeiT's augmentation, by number of workers.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def timer(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> Callable[[], float]:
-    """Seconds of one training step."""
+    """Return a timer for one training step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
 
     def step() -> float:
@@ -71,7 +71,7 @@ def timer(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> Calla
 
 
 def loaded(model: nn.Module, batch_size: int, workers: int, batches: int = 40) -> float:
-    """Images per second of the loader by itself, after a few batches to get going."""
+    """Return the images per second of the loader alone, after a few warmup batches."""
     transform = training_transform(Preprocessing.of(model), read_recipe("deit").augmentation)
     loader = Loader(open_data(data(), "train"), transform, batch_size, seed=0, train=True, workers=workers)
     flow = loader.epoch(0)

@@ -28,18 +28,17 @@ comparison = fv.compare(model, data, methods=["ToMe", "TopK"], budgets=(0.8, 0.6
 for entry in comparison.entries:
     print(f"{entry.title:20} {milliseconds(entry, 1):6.1f} ms   {percent(entry.agreement):>5} % of decisions unchanged")
 
-# %% Choose. Without a limit of your own: three quarters of the unreduced model's time
-limit = float(WORDS[1]) if len(WORDS) > 1 else 0.75 * milliseconds(comparison.entries[0], 1)
+# %% Choose. The default latency is three quarters of the unreduced model's
+latency = float(WORDS[1]) if len(WORDS) > 1 else 0.75 * milliseconds(comparison.entries[0], 1)
 try:
-    chosen = comparison.best(latency=limit)
-    print(
-        f"Within {limit:.1f} ms: {chosen.title}, {percent(chosen.agreement)} % of decisions unchanged.\n{chosen.python}"
-    )
-except ValueError as error:  # names the setting that comes closest
+    chosen = comparison.best(latency=latency)
+    print(f"Within {latency:.1f} ms: {chosen.title}, {percent(chosen.agreement)} % of decisions unchanged.")
+    print(chosen.python)
+except ValueError as error:  # names the closest setting
     print(error)
 
-# %% Both can be required: a latency, and a share of unchanged decisions
+# %% Require both a latency and an agreement
 try:
-    print(comparison.best(latency=limit, agreement=0.99).title)
+    print(comparison.best(latency=latency, agreement=0.99).title)
 except ValueError as error:
     print(error)

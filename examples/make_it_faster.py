@@ -1,9 +1,9 @@
-"""Make a pretrained model faster, and see what that costs.
+"""Make a pretrained model faster, and measure what that costs.
 
     python examples/make_it_faster.py PHOTOS            a folder of images of the kind that your model was trained on
     python examples/make_it_faster.py --offline         the small built-in model on built-in scenes, no download
 
-Cells begin with `# %%`, so that editors run them one by one, as in a notebook.
+Cells begin with `# %%`, so editors can run them one by one, as in a notebook.
 """
 
 # %% What to work on
@@ -31,16 +31,16 @@ print(comparison.recommendation.sentence)
 for entry in comparison.entries:
     print(f"{entry.title:20} {entry.speed_up:5.2f}x   {percent(entry.agreement):>5} % of decisions unchanged")
 
-# %% Everything on one page, to look at and to share
+# %% Save everything as one page, to view and share
 folder = comparison.save("make-it-faster")
 print(f"Report: {folder / 'index.html'}")
 
 # %% Apply the fastest setting that leaves 95 % of the decisions unchanged
 chosen = comparison.best(agreement=0.95)
 print(f"Chosen: {chosen.title}\n{chosen.python}")
-chosen.apply_(model)  # the same as the lines printed above
+chosen.apply_(model)  # same as running the printed code
 
-# %% The model is used as before
+# %% Use the model as before
 size = comparison.model["image_size"]
 with torch.inference_mode():
     print("logits", tuple(model(torch.rand(2, *size)).shape), fv.cost(model))

@@ -28,12 +28,12 @@ preprocessing = Preprocessing.of(model)
 pixels = preprocessing.crop(picture)  # what the model sees, as bytes
 images = preprocessing.normalize(pixels)[None]
 
-# %% Three ways to save half of the MACs: drop, fuse, merge
+# %% Three ways to halve the MACs: drop, fuse, merge
 for method in (fv.TopK(), fv.EViT(), fv.ToMe()):
     name = type(method).__name__
     fv.reduce_(model, method, fv.Budget(0.5))
     trace = fv.trace(model, images)
-    owner = trace.owner(-1)[0]  # for each patch the token that holds it, -1 if it was dropped
+    owner = trace.owner(-1)[0]  # the token of each patch, -1 if it was dropped
     held = owner[owner >= 0].bincount()
     print(
         f"{name}: {trace.counts[-1]} tokens of {len(owner)} patches; {int((owner < 0).sum())} patches dropped, "
@@ -42,4 +42,4 @@ for method in (fv.TopK(), fv.EViT(), fv.ToMe()):
     file = f"kept-by-{name.lower()}.png"
     draw_tokens(pixels, trace, block=-1).save(file)
     print(f"  drawn in {file}")
-    fv.restore_(model)  # the unreduced model again, bit for bit
+    fv.restore_(model)  # back to the unreduced model, bit for bit

@@ -20,14 +20,14 @@ from zoo import DEPTH, IMAGE, PATCHES, images, make
         ("timm-cls", fv.TopK(), fv.Keep({1: 400}), {}, "400 tokens after block 1, but only 36"),
         ("timm-cls", fv.TopK(), fv.Keep([36, 20, 30, 30]), {}, "asks for 30 tokens after block 2, but only 20"),
         ("timm-cls", fv.TopK(), fv.Keep([36, 20]), {}, "lists 2 counts but the model has 4 blocks"),
-        ("timm-cls", fv.ToMe(), fv.Keep({1: 10}), {}, "ToMe reaches 18 at least"),
+        ("timm-cls", fv.ToMe(), fv.Keep({1: 10}), {}, "ToMe can reach 18 at the lowest"),
         ("timm-mean", fv.EViT(), fv.KeepRate(0.5), {}, "no class token"),
         ("timm-mean", fv.TopK(), fv.Keep({3: 0}), {}, "head reads patch tokens. Keep at least 1"),
-        ("timm-mean", fv.ToMe(), fv.Keep({}), {"exact_last_block": True}, "reads prefix tokens only"),
+        ("timm-mean", fv.ToMe(), fv.Keep({}), {"exact_last_block": True}, "reads only prefix tokens"),
         ("timm-cls", fv.ToMe(), None, {}, "ToMe needs a schedule"),
         ("timm-cls", fv.ToMe, fv.Keep({}), {}, r"an instance such as ToMe\(\)"),
-        ("timm-cls", fv.Keep({}), fv.ToMe(), {}, "method is an instance"),
-        ("timm-cls", fv.ToMe(), [9, 9], {}, "schedule is one of Keep"),
+        ("timm-cls", fv.Keep({}), fv.ToMe(), {}, "method must be an instance"),
+        ("timm-cls", fv.ToMe(), [9, 9], {}, "schedule must be a Keep"),
         ("timm-cls", fv.ToMe(), fv.Budget(0.01), {}, r"Budget\(0.01\) cannot be met by ToMe"),
     ],
 )
@@ -59,7 +59,7 @@ def test_restoring_an_untouched_model_is_an_error():
     [
         ((0, 3, IMAGE, IMAGE), "batch is empty"),
         ((2, 3, 20, 28), "20 x 28, the model takes 24 x 24"),
-        ((3, IMAGE, IMAGE), r"Images are a tensor \(batch, channels, height, width\)"),
+        ((3, IMAGE, IMAGE), r"Images must be a tensor \(batch, channels, height, width\)"),
     ],
 )
 def test_bad_images_get_words(family, shape, match):

@@ -84,7 +84,7 @@ class NeedsTooEarly(Loudest):
 
 
 BROKEN = {
-    OneTooMany: "was asked for 39 tokens in block 1 and returned 40",
+    OneTooMany: "got keep=39 in block 1 and returned 40",
     ChangesPrefix: "prefix tokens are untouched",
     LooksAtTheBatch: "does not depend on its batch",
     Dice: "results are repeatable",

@@ -23,6 +23,7 @@ ROWS = (
     "reductions",
     "adapters",
     "api",
+    "files",
     "storage",
     "models",
     "checks",

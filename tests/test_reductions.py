@@ -127,13 +127,13 @@ WRONG_FILES = {
     "unknown keys: colour, mood": GOOD | {"mood": 1, "colour": 2},
     "no method 'Newest'": GOOD | {"method": {"name": "Newest", "options": {}}},
     "has no option 'speed'": GOOD | {"method": {"name": "ToMe", "options": {"speed": 2}}},
-    "has a name and options": GOOD | {"method": "ToMe"},
+    "needs exactly a name and options": GOOD | {"method": "ToMe"},
     "no schedule 'weekly'": GOOD | {"schedule": {"kind": "weekly"}},
     "wrong or missing keys": GOOD | {"schedule": {"kind": "budget", "share": 1}},
-    "stored schedule is a table": GOOD | {"schedule": 3},
-    "table of values": [1, 2],
+    "stored schedule must be a mapping": GOOD | {"schedule": 3},
+    "stored reduction must be a mapping": [1, 2],
     "True or False": GOOD | {"exact_last_block": "no"},
-    "unit_qk is": GOOD | {"unit_qk": "both"},
+    "unit_qk must be": GOOD | {"unit_qk": "both"},
 }
 
 
@@ -147,8 +147,8 @@ WRONG_TEXTS = {
     "no method 'nonsense'": "nonsense --budget 0.5",
     "Cannot read '--bugdet'": "tome --bugdet 0.5",
     "Cannot read '--budget'": "tome --budget",
-    "two schedules": "tome --budget 0.5 --remove 3",
-    "belongs to a keep rate or a budget": "tome --remove 3 --blocks 1,2",
+    "several schedules": "tome --budget 0.5 --remove 3",
+    "needs a keep rate or a budget": "tome --remove 3 --blocks 1,2",
     "needs a method": "--budget 0.5",
     "write a share as 0.5 or 50%": "tome --budget half",
     "For 70 % write 0.7": "tome --budget 70",
@@ -162,11 +162,11 @@ def test_a_text_that_is_wrong_is_refused_with_the_way_out(words):
 
 
 def test_swapped_and_unfinished_arguments_are_refused():
-    with pytest.raises(TypeError, match="method is an instance"):
+    with pytest.raises(TypeError, match="method must be an instance"):
         fv.Reduction(fv.Budget(0.5), fv.ToMe())
-    with pytest.raises(TypeError, match="method is an instance"):
+    with pytest.raises(TypeError, match="method must be an instance"):
         fv.Reduction(fv.ToMe, fv.Budget(0.5))
-    with pytest.raises(TypeError, match="schedule is one of"):
+    with pytest.raises(TypeError, match="schedule must be a Keep"):
         fv.Reduction(fv.ToMe(), fv.Budget)
-    with pytest.raises(TypeError, match="exact_last_block is True or False; got 'no'"):
+    with pytest.raises(TypeError, match="exact_last_block must be True or False, got 'no'"):
         fv.Reduction(fv.ToMe(), fv.Budget(0.5), exact_last_block="no")

@@ -1,15 +1,19 @@
 """Reduced models on disk: complete, readable, and never half-written."""
 
+import errno
 import json
+import multiprocessing
+import random
 
 import pytest
 import timm
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 import foveate as fv
-from foveate import storage
-from zoo import images, make
+from foveate import files, storage
+from zoo import images, main_output, make
 
 SCHEDULES = [
     fv.Keep({1: 20, 2: 15}),
@@ -79,7 +83,7 @@ def test_an_architecture_that_reduces_itself_is_rebuilt_with_any_options(name, o
 def test_a_model_pruned_after_it_was_reduced_cannot_be_saved(tmp_path):
     model = fv.reduce_(make("timm-cls"), fv.HVTPool(2))
     model.prune_intermediate_layers([1])
-    with pytest.raises(ValueError, match="reduced with 4 blocks and has 2 left"):
+    with pytest.raises(ValueError, match="reduced with 4 blocks and now has 2"):
         fv.save(model, tmp_path / "m")
     assert not (tmp_path / "m").exists()
 
@@ -90,15 +94,132 @@ def test_saving_again_replaces_and_leaves_one_set_of_weights(saved):
     assert len(list(saved.iterdir())) == 2
 
 
-@pytest.mark.parametrize("step", ["save_file", "write_text"])
-def test_a_crash_while_saving_leaves_the_old_model(saved, monkeypatch, step):
-    def crash(*args):
-        raise KeyboardInterrupt
+WRITES = {
+    "weights": (files, "save_file"),
+    "manifest": (storage, "write_text"),
+    "flush": (files, "force_to_disk"),
+    "rename": (files.Path, "replace"),
+}
+FULL = OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(storage, step, crash)
-    with pytest.raises(KeyboardInterrupt):
-        fv.save(fv.reduce_(make("torchvision"), fv.ToMe(), fv.RemovePerBlock(2)), saved)
+
+@pytest.mark.parametrize(
+    ("place", "error"),
+    [
+        *((place, error) for place in WRITES for error in (KeyboardInterrupt(), FULL)),
+        ("weights", SafetensorError("I/O error: No space left on device")),
+    ],
+)
+def test_a_crash_or_a_full_disk_while_saving_leaves_the_old_model_and_nothing_else(saved, monkeypatch, place, error):
+    before = sorted(path.name for path in saved.iterdir())
+
+    def fail(*args):
+        raise error
+
+    model = fv.reduce_(make("torchvision"), fv.ToMe(), fv.RemovePerBlock(2))
+    with monkeypatch.context() as patch:
+        patch.setattr(*WRITES[place], fail)
+        with pytest.raises((OSError, KeyboardInterrupt), match=r"No space left|^$"):
+            fv.save(model, saved)
+    assert sorted(path.name for path in saved.iterdir()) == before
     assert fv.load(saved).foveate.method == fv.EViT(proportional_attention=True)
+
+
+def test_every_flipped_bit_is_noticed(saved):
+    rng = random.Random(0)
+    for path in sorted(saved.iterdir()):
+        good = path.read_bytes()
+        for place in (rng.randrange(8 * len(good)) for _ in range(40)):
+            bad = bytearray(good)
+            bad[place // 8] ^= 1 << place % 8
+            path.write_bytes(bytes(bad))
+            with pytest.raises(
+                ValueError, match=r"damaged|not valid JSON|has format|not there|must name a weights file"
+            ):
+                fv.load(saved)
+        path.write_bytes(good)
+    fv.load(saved)
+
+
+def test_a_failed_load_leaves_the_given_model_as_it_was(tmp_path):
+    saved = fv.save(fv.reduce_(make("torchvision"), fv.DynamicViT(), fv.KeepRate(0.5, blocks=(1,))), tmp_path / "m")
+    _edit(saved, model=None)
+    other = make("timm-cls")
+    for model in (other, fv.reduce_(make("torchvision"), fv.ToMe(), fv.RemovePerBlock(2))):
+        before, kind = {k: v.clone() for k, v in model.state_dict().items()}, type(model)
+        with pytest.raises(ValueError, match=r"do not fit|already reduced"):
+            fv.load(saved, model=model)
+        assert type(model) is kind
+        assert list(model.state_dict()) == list(before)
+        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert fv.is_reduced(fv.load(saved, model=make("torchvision")))
+
+
+def test_weights_that_two_layers_share_are_saved_and_loaded(tmp_path):
+    model = make("timm-cls")
+    model.blocks[1].mlp.fc1.weight = model.blocks[0].mlp.fc1.weight
+    with pytest.warns(UserWarning, match="cannot be rebuilt"):  # since another layer has other weights
+        fv.save(model, tmp_path / "m")
+    loaded = fv.load(tmp_path / "m", model=make("timm-cls"))
+    assert torch.equal(main_output(loaded, images()), main_output(model, images()))
+
+
+def _saves(folder, number):
+    model = fv.reduce_(make("torchvision"), fv.ToMe(), fv.RemovePerBlock(number))
+    for _ in range(15):
+        fv.save(model, folder)
+
+
+def test_two_writers_and_a_reader_always_have_a_whole_model(tmp_path):
+    folder, context = tmp_path / "m", multiprocessing.get_context("fork")
+    _saves(folder, 1)
+    writers = [context.Process(target=_saves, args=(folder, number)) for number in (1, 2)]
+    for writer in writers:
+        writer.start()
+    loads = 0
+    while any(writer.is_alive() for writer in writers):
+        assert fv.load(folder).foveate.schedule.r in (1, 2)
+        loads += 1
+    for writer in writers:
+        writer.join()
+        assert writer.exitcode == 0
+    assert loads
+    assert len(list(folder.iterdir())) == 2, "one manifest and one set of weights"
+    fv.load(folder)
+
+
+STEERED = {
+    "which this timm does not have": {"library": "timm", "architecture": "hf-hub:x/y", "options": {}},
+    "an option 'checkpoint_path'": {
+        "library": "timm",
+        "architecture": "vit_tiny_patch16_224",
+        "options": {"checkpoint_path": "/etc/passwd"},
+    },
+    "global_pool='../x'": {"library": "timm", "architecture": "test_vit", "options": {"global_pool": "../x"}},
+    "depth=1000000000": {"library": "timm", "architecture": "test_vit", "options": {"depth": 10**9}},
+    "no table of options": {"library": "timm", "architecture": "test_vit", "options": [1]},
+    "an attention of sdpa, eager": {
+        "library": "transformers",
+        "class": "ViTModel",
+        "config": {},
+        "attention": "kernels-community/x",
+    },
+    "a key 'auto_map'": {
+        "library": "transformers",
+        "class": "ViTModel",
+        "config": {"auto_map": {"AutoModel": "x--y.Z"}},
+        "attention": "sdpa",
+    },
+    "a 'BertModel', which foveate does not know": {"library": "transformers", "class": "BertModel", "config": {}},
+    "an option 'norm_layer'": {"library": "torchvision", "options": {"norm_layer": "x"}},
+}
+
+
+@pytest.mark.parametrize("words", STEERED)
+def test_a_manifest_cannot_steer_a_library(saved, words):
+    _edit(saved, model=STEERED[words])
+    with pytest.raises((ValueError, fv.UnsupportedModel), match=words):
+        fv.load(saved)
 
 
 def test_a_save_that_was_killed_before_its_manifest_does_not_hinder_the_next(tmp_path):
@@ -128,9 +249,10 @@ def test_a_folder_with_other_things_is_not_written_to(tmp_path):
         (lambda folder: (folder / "foveate.json").unlink(), "was not written by foveate.save"),
         (lambda folder: (folder / "foveate.json").write_text("{"), "not valid JSON"),
         (lambda folder: _edit(folder, format=99), "has format 99"),
-        (lambda folder: _edit(folder, weights="../other.safetensors"), "points outside"),
+        (lambda folder: _edit(folder, weights="../other.safetensors"), "must name a weights file in its own directory"),
         (lambda folder: next(folder.glob("*.safetensors")).unlink(), "are not there"),
-        (lambda folder: next(folder.glob("*.safetensors")).write_bytes(b"cut"), "not a readable safetensors"),
+        (lambda folder: next(folder.glob("*.safetensors")).write_bytes(b"cut"), "is damaged: its checksum"),
+        (lambda folder: (folder / "foveate.json").write_text("[" * 100_000), "nested too deeply|not valid JSON"),
         (lambda folder: _edit(folder, model={"library": "keras"}), "no family for the library 'keras'"),
     ],
 )
@@ -150,9 +272,9 @@ def test_weights_of_another_shape_are_named(tmp_path):
     saved = fv.save(fv.reduce_(make("torchvision"), fv.DynamicViT(), fv.KeepRate(0.5, blocks=(1,))), tmp_path / "m")
     file = next(saved.glob("*.safetensors"))
     save_file(load_file(file) | {"foveate.learned.1.norm.weight": torch.ones(3)}, file)
-    with pytest.raises(ValueError, match=r"(?s)do not fit the model.*foveate\.learned\.1\.norm\.weight") as error:
+    _edit(saved, weights_checksum=files.checksum(file))
+    with pytest.raises(ValueError, match=r"do not fit the model: foveate\.learned\.1\.norm\.weight has shape \(3,\)"):
         fv.load(saved)
-    assert "torch.Size([3])" in str(error.value)
 
 
 SCHEDULES = [
@@ -208,5 +330,7 @@ def test_a_file_without_a_schedule_is_refused_with_words(text, match, tmp_path):
 
 
 def _edit(folder, **changes):
+    """Change the manifest as somebody would who wants it to be believed."""
     path = folder / "foveate.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    manifest = {k: v for k, v in json.loads(path.read_text()).items() if k != "checksum"}
+    path.write_text(json.dumps(files.sealed(manifest | changes)))

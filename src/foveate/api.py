@@ -1,4 +1,4 @@
-"""The verbs: reduce a model, put it back, and look at what it costs and keeps."""
+"""The main functions: reduce a model, restore it, and see what it costs and which tokens it keeps."""
 
 from __future__ import annotations
 
@@ -31,35 +31,42 @@ def reduce_(
     Args:
         model: a model of a supported family; see ``inspect``.
         method: an instance such as ``ToMe()``, or a name with options such as ``"evit:fuse=false"``.
-        schedule: how many tokens are left after each block; a number such as 0.5 is a ``Budget``. It is left out for
-            a method that fixes its own counts.
-        exact_last_block: compute the last block for prefix tokens alone, which is exact where the head reads nothing
-            else. ``forward_features`` then returns prefix tokens only.
-        unit_qk: compare queries and keys of unit length in attention, with a scale of 1 (``"fixed"``) or one that is
-            learned in each block (``"learned"``). Such a model has to be trained.
+        schedule: how many tokens are left after each block; a number such as 0.5 means ``Budget(0.5)``. Leave it out
+            for a method that fixes its own counts.
+        exact_last_block: compute the last block for prefix tokens only, which is exact if the head reads nothing else.
+            ``forward_features`` then returns prefix tokens only.
+        unit_qk: normalize queries and keys in attention, with a scale of 1 (``"fixed"``) or a scale that is learned in
+            each block (``"learned"``). The model then has to be trained.
 
     Returns:
         The model.
 
     Raises:
-        UnsupportedModel: if foveate does not know the model.
+        UnsupportedModel: if foveate does not support the model.
         PlanError: if the model or the method cannot follow the schedule.
-        ValueError: if the model is reduced already. On every error the model is left as it was.
+        ValueError: if the model is already reduced. After any error the model is unchanged.
     """
     return Reduction(method, schedule, exact_last_block, unit_qk).apply_(model)  # type: ignore[arg-type]
 
 
 def reschedule_(model: Model, schedule: Schedule) -> Model:
-    """Let a reduced ``model`` follow another schedule, in place; what its method has learned stays.
+    """Change the schedule of a reduced ``model`` in place. Learned weights of its method stay.
 
-    A keep rate that falls during training is a series of these.
+    Call it repeatedly to lower the keep rate during training.
+
+    Args:
+        model: a reduced model.
+        schedule: the new schedule.
 
     Returns:
         The model.
+
+    Raises:
+        ValueError: if the model is not reduced, or cannot follow the schedule.
     """
     reducer = reducer_of(model)
     if reducer is None:
-        raise ValueError(f"This {type(model).__name__} is not reduced. Call reduce_(model, method, schedule).")
+        raise ValueError(f"This {type(model).__name__} is not reduced. Call reduce_(model, method, schedule) first.")
     if schedule is None:
         raise TypeError("reschedule_ needs a schedule: Keep, KeepRate, RemovePerBlock or Budget; got None.")
     reducer.reschedule(reducer.reduction.with_schedule(schedule).schedule)  # type: ignore[arg-type]
@@ -67,10 +74,13 @@ def reschedule_(model: Model, schedule: Schedule) -> Model:
 
 
 def restore_(model: Model) -> Model:
-    """Undo ``reduce_``, in place: the original model again, bit for bit.
+    """Undo ``reduce_`` in place. The model then gives its original outputs, bit for bit.
 
     Returns:
         The model.
+
+    Raises:
+        ValueError: if the model is not reduced.
     """
     if not isinstance(model, Reduced):
         raise ValueError(f"This {type(model).__name__} is not reduced, so there is nothing to restore.")
@@ -91,9 +101,9 @@ def reduced(
     exact_last_block: bool = False,
     unit_qk: UnitQK | None = None,
 ) -> Iterator[Model]:
-    """Reduce ``model`` inside a ``with`` block and restore it at the end, also after an exception.
+    """Reduce ``model`` inside a ``with`` block and restore it at the end, even after an exception.
 
-    Takes what ``reduce_`` takes, or a ``Reduction``.
+    Takes the arguments of ``reduce_``, or a ``Reduction``.
     """
     as_reduction(method, schedule, exact_last_block, unit_qk).apply_(model)
     try:
@@ -104,18 +114,18 @@ def reduced(
 
 
 def cost(model: nn.Module, image_size: Sequence[int] | None = None) -> Cost:
-    """What one image costs, for a reduced or an unreduced model.
+    """Count multiply-accumulates, parameters and tokens for one image, on a reduced or unreduced model.
 
     Args:
         model: a model of a supported family.
-        image_size: (channels, height, width); by default the size the model was made for.
+        image_size: (channels, height, width); by default the size the model was built for.
     """
     return inspect(model).cost(image_size)  # type: ignore[arg-type]
 
 
 @torch.no_grad()
 def trace(model: nn.Module, images: Tensor, **options: Any) -> Trace:
-    """Which patches each token holds after each block, for these images.
+    """Record which patches each token holds after each block.
 
     Args:
         model: a model of a supported family.
@@ -125,16 +135,16 @@ def trace(model: nn.Module, images: Tensor, **options: Any) -> Trace:
     family = inspect(model)
     if family.reducer is not None and family.reducer.masks:
         raise ValueError(
-            f"In training {type(family.reduction.method).__name__} removes no token. Call model.eval() first."
+            f"{type(family.reduction.method).__name__} removes no tokens in training mode. Call model.eval() first."
         )
     encoded = family.encode(images, record=True, **options)
     return Trace.of(encoded, family.grid_for(*images.shape[-2:]), family.num_prefix)
 
 
 def features(model: nn.Module, images: Tensor, block: int | Sequence[int] = -1, **options: Any) -> Any:
-    """Dense features after ``block`` and the final norm: every patch gets its token's features.
+    """Compute dense features after ``block`` and the final norm: every patch gets its token's features.
 
-    A patch whose token was dropped shows that token as it was when it was dropped.
+    A patch whose token was dropped gets the features that the token had at that point.
 
     Args:
         model: a model of a supported family.
@@ -150,7 +160,7 @@ def features(model: nn.Module, images: Tensor, block: int | Sequence[int] = -1, 
     wanted: list[int] = [block] if isinstance(block, int) else list(block)
     for number in wanted:
         if isinstance(number, bool) or not isinstance(number, int):
-            raise TypeError(f"block is a number, or a list of numbers; got {block!r}.")
+            raise TypeError(f"block must be a number or a list of numbers, got {block!r}.")
         if not -depth <= number < depth:
             raise IndexError(f"The model has {depth} blocks (0..{depth - 1}); got block {number}.")
     encoded = family.encode(images, record=True, **options)

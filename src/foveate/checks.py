@@ -1,4 +1,4 @@
-"""``fv.check_method``: the laws that every method keeps, for methods of other packages too.
+"""``fv.check_method``: the laws that every method must satisfy, also for methods of other packages.
 
 Each law runs on two small models, one that predicts from a class token and one that averages its patch tokens.
 """
@@ -33,7 +33,7 @@ HEADS: dict[str, dict[str, Any]] = {
 
 
 class BrokenMethod(AssertionError):
-    """A method that breaks a law every method keeps; the message names each law."""
+    """A method breaks a law that every method must satisfy; the message names each broken law."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ class Case:
         return KeepRate(0.6, blocks=BLOCKS) if own is None else None
 
     def reduced(self, schedule: Schedule | None = None) -> nn.Module:
-        """A new model, reduced by the method."""
+        """A new model reduced by the method."""
         with _seeded():
             return Reduction(self.method, schedule or self.schedule).apply_(copy.deepcopy(self.plain))
 
 
 def check_method(method: type[Method] | Method) -> None:
-    """Check that a method keeps the laws that every method keeps.
+    """Check that a method satisfies the laws of every method.
 
     Call it in the tests of a package that adds a method.
 
@@ -65,8 +65,8 @@ def check_method(method: type[Method] | Method) -> None:
         method: a class that can be built without arguments, or an instance.
 
     Raises:
-        BrokenMethod: if a law is broken; the message lists every broken law and what was found.
-        TypeError: if it is not a method.
+        BrokenMethod: if a law is broken. The message lists every broken law and what was found.
+        TypeError: if ``method`` is not a method.
     """
     instance = method() if isinstance(method, type) and issubclass(method, Method) else method
     if not isinstance(instance, Method):
@@ -82,7 +82,7 @@ def check_method(method: type[Method] | Method) -> None:
 
 
 def _broken(check: Callable[[Case], str], case: Case) -> str:
-    """What is wrong, also where the method raises an exception of its own."""
+    """What is wrong, including an exception that the method raises; empty if nothing is."""
     try:
         with torch.no_grad():
             return check(case)
@@ -116,7 +116,7 @@ def _prefix_tokens_are_untouched(case: Case) -> str:
     watched = copy.copy(case.method)
     object.__setattr__(watched, "__class__", Watched)
     Case(watched, case.plain, case.images).reduced()(case.images)
-    return "" if seen and all(seen) else "combine changed a prefix token" if seen else "it never acted"
+    return "" if seen and all(seen) else "combine changed a prefix token" if seen else "the method never acted"
 
 
 def _image_does_not_depend_on_its_batch(case: Case) -> str:
@@ -139,7 +139,7 @@ def _macs_are_exact(case: Case) -> str:
     with FlopCounterMode(display=False) as counter:
         model(case.images[:1])
     counted, stated = counter.get_total_flops() // 2, cost(model).macs
-    return "" if counted == stated else f"torch counts {counted} MACs, macs() leads to {stated}"
+    return "" if counted == stated else f"torch counts {counted} MACs, macs() gives {stated}"
 
 
 def _features_cover_the_grid(case: Case) -> str:
@@ -192,14 +192,14 @@ def _budgets_can_be_met(case: Case) -> str:
 def _written_forms_read_back(case: Case) -> str:
     reduction = Reduction(case.method, case.schedule)
     if Reduction.from_dict(reduction.to_dict()) != reduction or Reduction.parse(reduction.text) != reduction:
-        return "to_dict or text does not read back as the same value; is the class registered, with plain options?"
+        return "to_dict or text does not read back as the same value. Is the class registered, with plain options?"
     return ""
 
 
 def _needs_are_available(case: Case) -> str:
     needs = case.method.needs(inspect(case.plain).has_cls)
     if needs and case.method.site is not Site.POST_ATTN:
-        return f"it needs {', '.join(sorted(needs))}, which exist only at {Site.POST_ATTN}"
+        return f"the method needs {', '.join(sorted(needs))}, which exist only at {Site.POST_ATTN}"
     return ""
 
 
@@ -218,13 +218,13 @@ LAWS: dict[str, Callable[[Case], str]] = {
     "budgets can be met": _budgets_can_be_met,
     "written forms read back": _written_forms_read_back,
 }
-"""What is checked, in words; each function returns what is wrong, or nothing."""
+"""Every law in words, and its check, which returns what is wrong or an empty string."""
 
 
 def _model(options: dict[str, Any]) -> nn.Module:
     with _seeded():
         model = load_model("vit_tiny_patch16_224", options=SHAPE | options)
-        for parameter in model.parameters():  # away from the tidy initial values under which mistakes cancel
+        for parameter in model.parameters():  # away from regular initial values, under which mistakes cancel out
             parameter.data.add_(0.1 * torch.randn_like(parameter))
     return model.eval()
 

@@ -1,8 +1,8 @@
-"""Multiply-accumulates, counted from shapes: what a model costs under a plan, the method's own work included.
+"""Multiply-accumulates (MACs), counted from shapes: the cost of a model under a plan, the method's own included.
 
-One MAC is one multiplication with its addition inside a matrix product, a linear layer or a convolution, per
-image. Element-wise work, normalization and softmax are not counted, as in torch's ``FlopCounterMode``; the tests
-hold these numbers equal to it.
+One MAC is one multiplication and addition in a matrix product, a linear layer or a convolution, per image.
+Element-wise operations, normalization and softmax are not counted, as in torch's ``FlopCounterMode``; tests check that
+both agree.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from foveate.schedules import Budget, Keep, PlanError, Schedule, check_blocks
 
 @dataclass(frozen=True)
 class BlockShape:
-    """One block's sizes; the ``*_macs`` are of linear layers, per token."""
+    """Sizes of one block. ``*_macs`` are MACs of linear layers per token."""
 
     dim: int
     heads: int
     head_dim: int
-    query_macs: int  # q, and a gate where there is one
+    query_macs: int  # q, and the gate if there is one
     key_value_macs: int
     proj_macs: int
     mlp_macs: int
@@ -32,7 +32,7 @@ class BlockShape:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """All that a model's cost depends on, as its family reads it."""
+    """Everything that a model's cost depends on, as read by its family."""
 
     blocks: tuple[BlockShape, ...]
     grid: tuple[int, int]  # rows and columns of patches
@@ -40,7 +40,7 @@ class ModelShape:
     has_cls: bool
     stem_macs_per_patch: int
     head_macs: int  # independent of the number of patch tokens
-    head_macs_per_patch: int  # for every patch token the head reads
+    head_macs_per_patch: int  # for each patch token that the head reads
     head_reads_patches: bool
 
     @property
@@ -54,14 +54,14 @@ class ModelShape:
 
 @dataclass(frozen=True)
 class Plan:
-    """A schedule made concrete: the patch tokens (or, at the kv site, keys) after each block."""
+    """A resolved schedule: patch tokens after each block or, at the kv site, keys in each block."""
 
     site: Site
     num_patches: int
     counts: tuple[int, ...]
     exact_last_block: bool = False
     soft_blocks: tuple[int, ...] = ()
-    """Blocks in which the method acts on tokens that all stay, as training modules do."""
+    """Blocks in which the method acts without removing tokens, as search modules do."""
 
     def before(self, block: int) -> int:
         """Patch tokens (or keys) available to the reduction in ``block``."""
@@ -70,7 +70,7 @@ class Plan:
     def acts_in(self, block: int) -> bool:
         """Whether anything is reduced in ``block``."""
         if self.exact_last_block and block == len(self.counts) - 1 and self.site in (Site.POST_ATTN, Site.POST_BLOCK):
-            return False  # patch tokens end inside this block, so reducing them after attention would be idle
+            return False  # no patch token leaves this block, so reducing after attention would be useless
         return self.counts[block] < self.before(block) or block in self.soft_blocks
 
     def tokens_after(self, block: int) -> int:
@@ -82,13 +82,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one image costs."""
+    """The cost of one image."""
 
     params: int
     macs: int
     """All multiply-accumulates, the method's own included."""
     reduction_macs: int
-    """The method's own part of them."""
+    """Multiply-accumulates of the method itself."""
     tokens: tuple[int, ...]
     """Tokens after every block, prefix tokens included."""
 
@@ -98,7 +98,14 @@ class Cost:
 
 
 def count(shape: ModelShape, plan: Plan, method: Method | None, params: int) -> Cost:
-    """The cost of a model of this shape under this plan."""
+    """Count the cost of a model of this shape under a plan.
+
+    Args:
+        shape: sizes of the model.
+        plan: tokens after each block.
+        method: the method that follows the plan; None for an unreduced model.
+        params: number of parameters, which the result repeats.
+    """
     total = shape.num_patches * shape.stem_macs_per_patch
     own = 0
     for index, block in enumerate(shape.blocks):
@@ -144,7 +151,7 @@ def step_shape(shape: ModelShape, plan: Plan, index: int) -> StepShape:
 
 
 def unreduced(shape: ModelShape) -> Plan:
-    """The plan that changes nothing."""
+    """The plan that keeps every token."""
     return make_plan(shape)
 
 
@@ -155,9 +162,13 @@ def make_plan(
     schedule: Schedule | None = None,
     exact_last_block: bool = False,
 ) -> Plan:
-    """Resolve ``schedule`` for this model and method, and check that the head can work with it.
+    """Resolve a schedule for a model and a method.
 
-    Without a method every token stays. Without a schedule the method's own counts are followed.
+    Args:
+        shape: sizes of the model.
+        method: None keeps every token.
+        schedule: None for a method that fixes its own counts.
+        exact_last_block: compute the last block for prefix tokens only.
 
     Raises:
         PlanError: if the model or the method cannot follow the schedule.
@@ -165,7 +176,7 @@ def make_plan(
     n, depth = shape.num_patches, shape.depth
     if method is None:
         if schedule is not None:
-            raise PlanError(f"{schedule!r} needs a method, such as ToMe(), that follows it.")
+            raise PlanError(f"{schedule!r} needs a method, such as ToMe().")
         return Plan(Site.POST_ATTN, n, (n,) * depth, exact_last_block)
     counts = _counts(shape, method, schedule, exact_last_block)
     _check_tokens_left(shape, method, schedule, counts)
@@ -174,7 +185,7 @@ def make_plan(
         soft_blocks = method.soft_blocks(depth)
     if exact_last_block and depth - 1 in soft_blocks:
         raise PlanError(
-            f"{type(method).__name__} acts in the last block too, where exact_last_block leaves no patch tokens. "
+            f"{type(method).__name__} also acts in the last block, where exact_last_block leaves no patch tokens. "
             "Leave exact_last_block out."
         )
     return Plan(method.site, n, counts, exact_last_block, soft_blocks)
@@ -195,12 +206,12 @@ def _counts(shape: ModelShape, method: Method, schedule: Schedule | None, exact:
     else:
         counts = schedule.counts(method, shape.depth, shape.num_patches)
     if min(counts) < shape.num_patches and method.own_counts(shape.depth, shape.grid) is not None:
-        raise PlanError(f"{type(method).__name__} fixes its own counts; leave out the schedule {schedule!r}.")
+        raise PlanError(f"{type(method).__name__} fixes its own counts. Leave out the schedule {schedule!r}.")
     return counts
 
 
 def _check_tokens_left(shape: ModelShape, method: Method, schedule: Schedule | None, counts: tuple[int, ...]) -> None:
-    """Refuse counts that leave nothing for the head, or nothing at all."""
+    """Raise ``PlanError`` for counts that leave no token, or none that the head can read."""
     if min(counts) > 0:
         return
     block = counts.index(0)
@@ -210,7 +221,7 @@ def _check_tokens_left(shape: ModelShape, method: Method, schedule: Schedule | N
             "Keep at least 1."
         )
     if shape.num_prefix == 0:
-        raise PlanError(f"{schedule!r} leaves no token at all after block {block}. Keep at least 1.")
+        raise PlanError(f"{schedule!r} leaves no token after block {block}. Keep at least 1.")
 
 
 def _fit_budget(shape: ModelShape, method: Method, budget: Budget, exact: bool) -> tuple[int, ...]:
@@ -227,7 +238,7 @@ def _fit_budget(shape: ModelShape, method: Method, budget: Budget, exact: bool) 
             counts = method.spread(strength, depth, n)
         else:
             counts = method.equal_ratio(budget.blocks, strength, depth, n)
-        return Keep(counts).counts(method, depth, n)  # so that an unreachable step is refused like any other
+        return Keep(counts).counts(method, depth, n)  # raises if a step is out of reach
 
     whole = count(shape, unreduced(shape), None, 0).macs
     target = fraction * whole
@@ -252,7 +263,7 @@ def _fit_budget(shape: ModelShape, method: Method, budget: Budget, exact: bool) 
 def _fine_tune(
     best: tuple[int, ...], target: float, macs: Callable[[tuple[int, ...]], int], method: Method, n: int
 ) -> tuple[int, ...]:
-    """Greedy: shift the counts from one site on by a token while that brings the cost nearer; no new site appears."""
+    """Shift equal counts by one token, greedily, while the cost gets closer to the target. Adds no reducing block."""
     depth = len(best)
     plan = Plan(method.site, n, best)
     sites = [block for block in range(depth) if plan.acts_in(block)]
@@ -281,5 +292,5 @@ def _reachable(counts: tuple[int, ...], method: Method, n: int) -> bool:
 
 
 def at_grid(shape: ModelShape, grid: tuple[int, int]) -> ModelShape:
-    """The same model on an image of that many rows and columns of patches."""
+    """The shape of the same model on an image with another patch grid."""
     return dataclasses.replace(shape, grid=grid)

@@ -1,4 +1,4 @@
-"""One value for how a model is reduced: what is applied, saved, compared, timed, searched, trained and exported."""
+"""``Reduction``, the value that describes how a model is reduced. Everything that needs to know takes this value."""
 
 from __future__ import annotations
 
@@ -19,47 +19,49 @@ from foveate.schedules import Schedule, schedule_from_dict, schedule_to_dict
 from foveate.schedules_text import as_schedule, read_schedule, schedule_code, schedule_text, schedule_words
 
 UnitQK = Literal["fixed", "learned"]
-"""How queries and keys are normalized: with a scale of one, or with one learned in each block."""
+"""How normalized queries and keys are scaled: by 1, or by a value learned in each block."""
 
 VERSION = 2
-"""Of the stored form. Version 1 is what foveate 0.1 wrote, without a number."""
+"""Version of the stored form. foveate 0.1 wrote version 1, without a number."""
 KEYS = ("method", "schedule", "exact_last_block", "unit_qk")
 OWN_COUNTS = "own"
-"""The kind of schedule that version 1 wrote for a method that fixes its own counts."""
+"""Kind of schedule in version 1 for a method that fixes its own counts."""
 
 Model = TypeVar("Model", bound=nn.Module)
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """How a model keeps fewer tokens. ``Reduction()`` is the identity: the model as it is.
+    """How a model keeps fewer tokens. ``Reduction()`` is the identity, which leaves a model unchanged.
 
-    Methods and schedules may be given in short: ``Reduction("tome", 0.5)`` is ``Reduction(ToMe(), Budget(0.5))``.
+    Methods and schedules have short forms: ``Reduction("tome", 0.5)`` is ``Reduction(ToMe(), Budget(0.5))``.
     """
 
     method: Method | None = None
-    """How tokens are chosen; None keeps them all."""
+    """How tokens are chosen; None keeps all tokens."""
     schedule: Schedule | None = None
-    """How many are left after each block; None where the method fixes its own counts."""
+    """How many tokens are left after each block; None if the method fixes its own counts."""
     exact_last_block: bool = False
-    """Compute the last block for prefix tokens alone, which is exact where the head reads nothing else."""
+    """Compute the last block for prefix tokens only, which is exact if the head reads nothing else."""
     unit_qk: UnitQK | None = None
-    """Normalize queries and keys, with a scale of one or a learned one; such a model has to be trained."""
+    """Normalize queries and keys, with a scale of 1 or a learned scale. The model then has to be trained."""
 
     def __post_init__(self) -> None:
         method, schedule = self.method, self.schedule
         object.__setattr__(self, "method", parse_method(method) if isinstance(method, str) else method)
         object.__setattr__(self, "schedule", as_schedule(schedule))
         if isinstance(self.method, type) or not isinstance(self.method, Method | None):
-            raise TypeError(f"method is an instance such as ToMe(), or a name such as 'tome'; got {self.method!r}.")
+            raise TypeError(
+                f"method must be an instance such as ToMe(), or a name such as 'tome'; got {self.method!r}."
+            )
         if isinstance(self.schedule, type) or not isinstance(self.schedule, Schedule | None):
-            raise TypeError(f"schedule is one of Keep, KeepRate, RemovePerBlock, Budget; got {self.schedule!r}.")
+            raise TypeError(f"schedule must be a Keep, KeepRate, RemovePerBlock or Budget; got {self.schedule!r}.")
         if self.method is None and self.schedule is not None:
-            raise ValueError(f"{self.schedule!r} needs a method that follows it, such as ToMe().")
+            raise ValueError(f"{self.schedule!r} needs a method, such as ToMe().")
         if not isinstance(self.exact_last_block, bool):
-            raise TypeError(f"exact_last_block is True or False; got {self.exact_last_block!r}.")
+            raise TypeError(f"exact_last_block must be True or False, got {self.exact_last_block!r}.")
         if self.unit_qk not in (None, "fixed", "learned"):
-            raise ValueError(f"unit_qk is 'fixed', 'learned' or None; got {self.unit_qk!r}.")
+            raise ValueError(f"unit_qk must be 'fixed', 'learned' or None; got {self.unit_qk!r}.")
 
     @property
     def is_identity(self) -> bool:
@@ -67,26 +69,26 @@ class Reduction:
         return self == Reduction()
 
     def apply_(self, model: Model) -> Model:
-        """Reduce ``model`` in place and return it. The identity leaves it as it is.
+        """Reduce ``model`` in place and return it. The identity leaves it unchanged.
 
         Raises:
-            UnsupportedModel: if foveate does not know the model.
-            ValueError: if the model is reduced already, or cannot follow the schedule. It is then unchanged.
+            UnsupportedModel: if foveate does not support the model.
+            ValueError: if the model is already reduced or cannot follow the schedule. It is then unchanged.
         """
         from foveate.adapters import attach_  # adapters build on this value
 
         return model if self.is_identity else attach_(model, self)
 
     def plan(self, shape: ModelShape) -> Plan:
-        """The counts after each block of a model of this shape."""
+        """Resolve the counts after each block for a model of this shape."""
         return make_plan(shape, self.method, self.schedule, self.exact_last_block)
 
     def with_schedule(self, schedule: Schedule | None) -> Reduction:
-        """The same with another schedule."""
+        """The same reduction with another schedule."""
         return replace(self, schedule=schedule)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON; ``from_dict`` is its inverse."""
+        """Convert to plain data, ready for JSON; ``from_dict`` is the inverse."""
         return {
             "version": VERSION,
             "method": None if self.method is None else method_to_dict(self.method),
@@ -97,15 +99,15 @@ class Reduction:
 
     @staticmethod
     def from_dict(data: Mapping[str, Any] | None) -> Reduction:
-        """The reduction that ``to_dict`` wrote; None, which foveate 0.1 wrote for an unreduced model, is the identity.
+        """Read the output of ``to_dict``. None, which foveate 0.1 wrote for an unreduced model, is the identity.
 
         Raises:
-            ValueError: for a newer version, an unknown key, or a method that is not installed.
+            ValueError: if the version is newer, a key is unknown, or the method is not installed.
         """
         if data is None:
             return Reduction()
         if not isinstance(data, Mapping):
-            raise ValueError(f"A stored reduction is a table of values; got {data!r:.80}.")
+            raise ValueError(f"A stored reduction must be a mapping, got {data!r:.80}.")
         _check_stored(data)
         method, schedule = data.get("method"), data.get("schedule")
         if isinstance(schedule, Mapping) and schedule.get("kind") == OWN_COUNTS:
@@ -119,7 +121,7 @@ class Reduction:
 
     @staticmethod
     def parse(text: str) -> Reduction:
-        """Read what the command line takes: ``evit:fuse=false --keep-rate 0.7 --blocks 3,6,9 --exact-last-block``.
+        """Read the command line form: ``evit:fuse=false --keep-rate 0.7 --blocks 3,6,9 --exact-last-block``.
 
         An empty text is the identity.
         """
@@ -128,19 +130,19 @@ class Reduction:
         exact, unit_qk = "--exact-last-block" in words, None
         words = [word for word in words if word != "--exact-last-block"]
         if "--unit-qk" in words:
-            unit_qk = _value_behind("--unit-qk", words)
+            unit_qk = _pop_option("--unit-qk", words)
         return Reduction(method, read_schedule(words, text), exact, unit_qk)  # type: ignore[arg-type]
 
     @property
     def text(self) -> str:
-        """The words of the command line; ``parse`` is the inverse. Empty for the identity."""
+        """The command line form; ``parse`` is the inverse. Empty for the identity."""
         parts = [] if self.method is None else [method_text(self.method)]
         parts += [] if self.schedule is None else [schedule_text(self.schedule)]
         parts += ["--exact-last-block"] if self.exact_last_block else []
         return " ".join([*parts, *([f"--unit-qk {self.unit_qk}"] if self.unit_qk else [])])
 
     def code(self) -> str:
-        """The lines of Python that apply it to ``model``; empty for the identity."""
+        """Python code that applies the reduction to ``model``; empty for the identity."""
         if self.is_identity:
             return ""
         imports = ["import foveate as fv"]
@@ -156,13 +158,13 @@ class Reduction:
 
     @property
     def schedule_words(self) -> str:
-        """Everything but the method, in few words: ``budget 0.5, exact last block``."""
+        """Everything but the method, in a few words: ``budget 0.5, exact last block``."""
         parts = [] if self.method is None else [schedule_words(self.schedule)]
         parts += ["exact last block"] if self.exact_last_block else []
         return ", ".join([*parts, *([f"unit q and k ({self.unit_qk})"] if self.unit_qk else [])])
 
     def __str__(self) -> str:
-        """In words, for tables: ``ToMe, budget 0.5, exact last block``."""
+        """The reduction in words, for tables: ``ToMe, budget 0.5, exact last block``."""
         method = "unreduced" if self.method is None else method_text(self.method)
         return ", ".join(filter(None, [method, self.schedule_words]))
 
@@ -173,31 +175,33 @@ def as_reduction(
     exact_last_block: bool = False,
     unit_qk: UnitQK | None = None,
 ) -> Reduction:
-    """What functions with the arguments of ``reduce_`` work with; a ``Reduction`` is taken as it is."""
+    """Turn the arguments of ``reduce_`` into a ``Reduction``; return a ``Reduction`` unchanged.
+
+    Raises:
+        ValueError: if other arguments are given with a ``Reduction``.
+    """
     if not isinstance(method, Reduction):
         return Reduction(method, schedule, exact_last_block, unit_qk)  # type: ignore[arg-type]
     if schedule is not None or exact_last_block or unit_qk is not None:
-        raise ValueError(
-            f"{method!r} holds a whole reduction. Leave out the other arguments, or give its method alone."
-        )
+        raise ValueError(f"{method!r} is a complete reduction. Leave out the other arguments, or pass only its method.")
     return method
 
 
 def method_code(method: Method) -> str:
-    """The method as Python: ``EViT(fuse=False)``."""
+    """The method as Python code: ``EViT(fuse=False)``."""
     plain = {name: value.value if isinstance(value, Enum) else value for name, value in changed_options(method)}
     options = ", ".join(f"{name}={value!r}" for name, value in plain.items())
     return f"{type(method).__qualname__}({options})"
 
 
 def method_from_dict(data: object) -> Method:
-    """The method that ``method_to_dict`` wrote."""
+    """Read the output of ``method_to_dict``."""
     if (
         not isinstance(data, Mapping)
         or not isinstance(data.get("options"), Mapping)
         or set(data) != {"name", "options"}
     ):
-        raise ValueError(f"A stored method has a name and options; got {data!r:.120}.")
+        raise ValueError(f"A stored method needs exactly a name and options, got {data!r:.120}.")
     return build(str(data["name"]), dict(data["options"]))
 
 
@@ -212,8 +216,8 @@ def _check_stored(data: Mapping[str, Any]) -> None:
         raise ValueError(f"The stored reduction has unknown keys: {', '.join(unknown)}. Known: {', '.join(KEYS)}.")
 
 
-def _value_behind(option: str, words: list[str]) -> str:
-    """Take ``option`` and its value out of ``words``."""
+def _pop_option(option: str, words: list[str]) -> str:
+    """Remove ``option`` and its value from ``words`` and return the value."""
     place = words.index(option)
     if place + 1 == len(words):
         raise ValueError(f"{option} needs a value.")

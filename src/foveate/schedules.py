@@ -1,7 +1,7 @@
-"""How many patch tokens are left after each block. Schedules are values; they resolve to plain integers.
+"""Schedules: how many patch tokens are left after each block.
 
-``schedule.counts(method, depth, n)`` gives one count per block. The method supplies its rounding and the smallest
-count it can reach, so that one schedule means the right thing for each of them.
+``schedule.counts(method, depth, n)`` resolves a schedule to one count per block. The method supplies its rounding and
+the smallest count it can reach, so that a schedule fits every method.
 """
 
 from __future__ import annotations
@@ -20,27 +20,26 @@ class PlanError(ValueError):
 
 
 class Schedule(ABC):
-    """A rule for the counts. ``kind`` is its name on the command line and in saved files."""
+    """A rule for token counts. ``kind`` is its name on the command line and in saved files."""
 
     kind: ClassVar[str]
 
     @abstractmethod
     def counts(self, method: Method, depth: int, n: int) -> tuple[int, ...]:
-        """Patch tokens after each of ``depth`` blocks, from ``n`` at the start (at the kv site: keys in each)."""
+        """Patch tokens after each of ``depth`` blocks, starting from ``n``; at the kv site, keys in each block."""
 
 
 @dataclass(frozen=True, init=False)
 class Keep(Schedule):
-    """Patch tokens left after each block, written out: a list with one count per block, or ``{block: count}``.
+    """Keep these numbers of patch tokens: a list with one count per block, or ``{block: count}``.
 
-    Counts are output slots, a fused one included. Blocks not named keep what they have; ``Keep({})`` is the empty
-    schedule, which changes nothing.
+    Counts include a fused token. Blocks that are not named keep all their tokens; ``Keep({})`` changes nothing.
     """
 
     pairs: tuple[tuple[int, int], ...]
-    """(block, count), by block."""
+    """(block, count) pairs, sorted by block."""
     listed: bool
-    """Whether it was given as a list, which must then name every block."""
+    """Whether it was given as a list, which must have one count per block."""
     kind: ClassVar[str] = "keep"
 
     def __init__(self, plan: Sequence[int] | Mapping[int, int]) -> None:
@@ -48,7 +47,7 @@ class Keep(Schedule):
         pairs = tuple(sorted(plan.items())) if isinstance(plan, Mapping) else tuple(enumerate(plan))
         for number in (x for pair in pairs for x in pair):
             if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-                raise PlanError(f"Keep takes whole numbers of tokens, 0 or more; got {number!r} in {plan!r}.")
+                raise PlanError(f"Keep takes whole numbers of at least 0; got {number!r} in {plan!r}.")
         object.__setattr__(self, "pairs", pairs)
         object.__setattr__(self, "listed", not named)
 
@@ -65,7 +64,7 @@ class Keep(Schedule):
         check_blocks("Keep", tuple(wanted), depth)
         counts, current = [], n
         for block in range(depth):
-            current = n if method.site is Site.KV else current  # keys are counted afresh in each block
+            current = n if method.site is Site.KV else current  # every block starts from all keys again
             if block in wanted:
                 _check_step(self, method, block, current, wanted[block])
                 current = wanted[block]
@@ -75,9 +74,9 @@ class Keep(Schedule):
 
 @dataclass(frozen=True)
 class KeepRate(Schedule):
-    """Keep the fraction ``rate`` of the tokens at each of ``blocks``; the method rounds.
+    """Keep the fraction ``rate`` of the tokens at each of ``blocks``; the method decides how to round.
 
-    Without ``blocks``: after a quarter, a half and three quarters of the depth (3, 6, 9 of 12).
+    By default, blocks are at a quarter, a half and three quarters of the depth: 3, 6, 9 of 12.
     """
 
     rate: float
@@ -106,14 +105,14 @@ class KeepRate(Schedule):
 
 @dataclass(frozen=True)
 class RemovePerBlock(Schedule):
-    """Remove up to ``r`` tokens in every block: fewer where the method cannot go so far, and never the last one."""
+    """Remove up to ``r`` tokens in every block: fewer if the method cannot remove as many, and never the last token."""
 
     r: int
     kind: ClassVar[str] = "remove"
 
     def __post_init__(self) -> None:
         if isinstance(self.r, bool) or not isinstance(self.r, int) or self.r < 0:
-            raise PlanError(f"RemovePerBlock.r is a whole number of tokens, 0 or more; got {self.r!r}.")
+            raise PlanError(f"RemovePerBlock.r must be a whole number of at least 0, got {self.r!r}.")
 
     def counts(self, method: Method, depth: int, n: int) -> tuple[int, ...]:
         counts, current = [], n
@@ -126,10 +125,11 @@ class RemovePerBlock(Schedule):
 
 @dataclass(frozen=True)
 class Budget(Schedule):
-    """The schedule whose true MACs, overhead included, are ``fraction`` of the unreduced model's, within 1 %.
+    """Spend ``fraction`` of the unreduced model's MACs, within 1 %, the method's own cost included.
 
-    Tokens go at ``blocks``, the same share at each, or where the method says (``Method.spread``). The strength is
-    fitted to the cost of the model at hand, so this schedule is resolved by ``foveate.costs.make_plan``.
+    Each of ``blocks`` removes the same share of its tokens. By default the method chooses the blocks
+    (``Method.spread``). The share depends on the cost of the model, so ``foveate.costs.make_plan`` resolves this
+    schedule.
     """
 
     fraction: float
@@ -147,14 +147,14 @@ class Budget(Schedule):
         return f"Budget({self.fraction})" if self.blocks is None else f"Budget({self.fraction}, blocks={self.blocks})"
 
     def counts(self, method: Method, depth: int, n: int) -> tuple[int, ...]:
-        raise PlanError(f"{self!r} depends on the model's cost; foveate.costs.make_plan resolves it.")
+        raise PlanError(f"{self!r} depends on the model's cost. Resolve it with foveate.costs.make_plan.")
 
 
 SCHEDULES: dict[str, type[Schedule]] = {s.kind: s for s in (Keep, KeepRate, RemovePerBlock, Budget)}
 
 
 def schedule_to_dict(schedule: Schedule) -> dict[str, object]:
-    """A schedule as plain data, ready for JSON; ``schedule_from_dict`` is its inverse."""
+    """Convert a schedule to plain data, ready for JSON; ``schedule_from_dict`` is the inverse."""
     if isinstance(schedule, Keep):
         return {"kind": schedule.kind, "pairs": [list(pair) for pair in schedule.pairs], "listed": schedule.listed}
     if SCHEDULES.get(getattr(schedule, "kind", "")) is not type(schedule):
@@ -163,13 +163,13 @@ def schedule_to_dict(schedule: Schedule) -> dict[str, object]:
 
 
 def schedule_from_dict(data: Mapping[str, Any]) -> Schedule:
-    """The schedule that ``schedule_to_dict`` wrote.
+    """Read the output of ``schedule_to_dict``.
 
     Raises:
-        PlanError: for an unknown kind, unknown or missing keys, or values that the schedule refuses.
+        PlanError: if the kind is unknown, keys are unknown or missing, or a value is not valid.
     """
     if not isinstance(data, Mapping):
-        raise PlanError(f"A stored schedule is a table of values; got {data!r:.80}.")
+        raise PlanError(f"A stored schedule must be a mapping, got {data!r:.80}.")
     options = {str(key): value for key, value in data.items() if key != "kind"}
     kind = SCHEDULES.get(str(data.get("kind")))
     if kind is None:
@@ -191,7 +191,7 @@ def _as_blocks(name: str, blocks: Sequence[int] | int | None) -> tuple[int, ...]
         return None
     blocks = (blocks,) if isinstance(blocks, int) else tuple(blocks)
     if list(blocks) != sorted(set(blocks)):
-        raise PlanError(f"{name}.blocks must rise without repeats; got {blocks}.")
+        raise PlanError(f"{name}.blocks must rise without repeats, got {blocks}.")
     return blocks
 
 
@@ -200,15 +200,15 @@ def _is_percent(value: object) -> bool:
 
 
 def check_blocks(name: str, blocks: Sequence[int], depth: int) -> None:
-    """Refuse blocks that a model of ``depth`` blocks does not have."""
+    """Raise ``PlanError`` for blocks that a model of ``depth`` blocks does not have."""
     wrong = [b for b in blocks if isinstance(b, bool) or not isinstance(b, int) or not 0 <= b < depth]
     if wrong:
         raise PlanError(f"{name}.blocks={tuple(blocks)} but the model has {depth} blocks (0..{depth - 1}).")
 
 
 def _check_step(schedule: Schedule, method: Method, block: int, current: int, wanted: int) -> None:
-    """Refuse a step that raises the count, or goes further down than the method can."""
-    who = type(method).__name__
+    """Raise ``PlanError`` for a step that raises the count or removes more than the method can."""
+    name = type(method).__name__
     if wanted > current:
         raise PlanError(
             f"{schedule!r} asks for {wanted} tokens after block {block}, but only {current} are left there. "
@@ -216,6 +216,6 @@ def _check_step(schedule: Schedule, method: Method, block: int, current: int, wa
         )
     if wanted < current and wanted < (least := method.fewest(current)):
         raise PlanError(
-            f"{schedule!r} asks {who} to go from {current} tokens to {wanted} in block {block}; "
-            f"{who} reaches {least} at least in one step. Spread the reduction over more blocks."
+            f"{schedule!r} asks {name} to go from {current} tokens to {wanted} in block {block}; "
+            f"{name} can reach {least} at the lowest in one step. Spread the reduction over more blocks."
         )

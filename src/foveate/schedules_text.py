@@ -1,4 +1,4 @@
-"""Schedules as people write them: on a command line, in short, and as Python."""
+"""Schedules as text: command line options, short forms, and Python code."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ IN_WORDS = "--budget 0.5, --keep-rate 0.7 --blocks 3,6,9, --keep 3:100,6:50 or -
 
 
 def as_schedule(given: Any) -> Any:
-    """A share such as 0.5 or ``"50%"`` as ``Budget``; anything else as it is."""
+    """Turn a share such as 0.5 or ``"50%"`` into a ``Budget``; return anything else unchanged."""
     if isinstance(given, str):
         return Budget(parse_share(given))
     return Budget(given) if isinstance(given, int | float) and not isinstance(given, bool) else given
 
 
 def parse_share(text: str) -> float:
-    """``0.5`` or ``50%``."""
+    """Read a share: ``0.5`` or ``50%``."""
     number, percent = text.strip().removesuffix("%"), text.strip().endswith("%")
     try:
         return float(number) / (100 if percent else 1)
@@ -28,18 +28,18 @@ def parse_share(text: str) -> float:
 
 
 def parse_shares(texts: str | Sequence[str]) -> tuple[float, ...]:
-    """``0.8 0.5``, ``0.8,0.5`` or ``80%,50%``."""
+    """Read several shares: ``0.8 0.5``, ``0.8,0.5`` or ``80%,50%``."""
     return tuple(parse_share(item) for item in split_list(texts))
 
 
 def split_list(texts: str | Sequence[str]) -> list[str]:
-    """Items divided by spaces or commas."""
+    """Split items at spaces and commas."""
     given = [texts] if isinstance(texts, str) else texts
     return [item for text in given for item in text.replace(",", " ").split()]
 
 
 def parse_blocks(text: str) -> tuple[int, ...]:
-    """``3,6,9`` or ``3 6 9``."""
+    """Read block numbers: ``3,6,9`` or ``3 6 9``."""
     try:
         return tuple(int(item) for item in split_list(text))
     except ValueError:
@@ -47,7 +47,7 @@ def parse_blocks(text: str) -> tuple[int, ...]:
 
 
 def parse_keep(text: str) -> Keep:
-    """``3:100,6:50`` or ``196,196,100``."""
+    """Read counts: ``3:100,6:50`` or ``196,196,100``."""
     items = [item.split(":") for item in split_list(text)]
     parts = {len(item) for item in items}
     if parts not in ({1}, {2}) or not all(number.strip().isdecimal() for item in items for number in item):
@@ -69,24 +69,28 @@ def make_schedule(
     schedule: Schedule | None = None,
     blocks: tuple[int, ...] | None = None,
 ) -> Schedule | None:
-    """The one schedule that is asked for; None where there is none."""
-    asked: Mapping[str, Callable[[], Schedule | None]] = {
+    """Make the one schedule that is given; None if none is.
+
+    Raises:
+        PlanError: if several schedules are given, or ``blocks`` without ``keep_rate`` or ``budget``.
+    """
+    makers: Mapping[str, Callable[[], Schedule | None]] = {
         "keep_rate": lambda: None if keep_rate is None else KeepRate(keep_rate, blocks),
         "budget": lambda: None if budget is None else Budget(budget, blocks),
         "remove": lambda: None if remove is None else RemovePerBlock(remove),
         "keep": lambda: keep,
         "schedule": lambda: schedule,
     }
-    found = {name: made for name, make in asked.items() if (made := make()) is not None}
+    found = {name: made for name, make in makers.items() if (made := make()) is not None}
     if len(found) > 1:
-        raise PlanError(f"{' and '.join(found)} are two schedules; give one of {', '.join(asked)}.")
+        raise PlanError(f"{' and '.join(found)} are several schedules; give one of {', '.join(makers)}.")
     if blocks is not None and not {"keep_rate", "budget"} & found.keys():
-        raise PlanError(f"blocks={blocks} belongs to a keep rate or a budget: --keep-rate 0.7 --blocks 3,6,9.")
+        raise PlanError(f"blocks={blocks} needs a keep rate or a budget: --keep-rate 0.7 --blocks 3,6,9.")
     return next(iter(found.values()), None)
 
 
 def read_schedule(words: Sequence[str], whole: str) -> Schedule | None:
-    """The schedule in the ``words`` of a command line, such as ``["--budget", "0.5"]``."""
+    """Read a schedule from command line ``words`` such as ``["--budget", "0.5"]``; ``whole`` is quoted in errors."""
     values: dict[str, str] = {}
     for option, value in zip(words[::2], [*words[1::2], *([""] if len(words) % 2 else [])], strict=True):
         if option not in OPTIONS or not value or option in values:
@@ -103,7 +107,7 @@ def read_schedule(words: Sequence[str], whole: str) -> Schedule | None:
 
 
 def schedule_text(schedule: Schedule) -> str:
-    """The words of the command line: ``--keep-rate 0.7 --blocks 3,6,9``."""
+    """The schedule as command line options: ``--keep-rate 0.7 --blocks 3,6,9``."""
     if isinstance(schedule, KeepRate):
         return f"--keep-rate {schedule.rate}{_blocks_text(schedule.blocks)}"
     if isinstance(schedule, Budget):
@@ -116,7 +120,7 @@ def schedule_text(schedule: Schedule) -> str:
 
 
 def schedule_words(schedule: Schedule | None) -> str:
-    """In few words, for a table."""
+    """The schedule in a few words, for tables."""
     if schedule is None:
         return "own counts"
     if isinstance(schedule, Keep) and schedule.listed:
@@ -129,7 +133,7 @@ def schedule_words(schedule: Schedule | None) -> str:
 
 
 def schedule_code(schedule: Schedule) -> str:
-    """The schedule as Python: ``fv.Budget(0.5)``."""
+    """The schedule as Python code: ``fv.Budget(0.5)``."""
     return f"fv.{schedule!r}" if type(schedule).__module__.startswith("foveate.") else repr(schedule)
 
 

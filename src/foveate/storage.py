@@ -1,4 +1,4 @@
-"""Save a model with the way it is reduced, and load it again: weights in safetensors, the rest in JSON."""
+"""Save and load a model with its reduction: weights in safetensors, the rest in JSON."""
 
 from __future__ import annotations
 
@@ -7,75 +7,124 @@ import os
 import re
 import secrets
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from foveate.adapters import CHILD, Family, inspect, rebuild
+from foveate.adapters import CHILD, Family, copy_root, inspect, rebuild
+from foveate.files import (
+    FORMAT,
+    LOCK,
+    TEMPORARY,
+    check_file,
+    read_json,
+    sealed,
+    unsealed,
+    waiting_lock,
+    write_tensors,
+    write_text,
+)
 from foveate.reductions import Reduction
 from foveate.schedules import PlanError, Schedule, schedule_from_dict, schedule_to_dict
 
 MANIFEST = "foveate.json"
-FORMAT = 1
 MANIFEST_FORMATS = (1, 2)
-"""Formats of the manifest that are read; the last is written. Format 1 is foveate 0.1's."""
+"""Formats of the manifest that are read; the last is written. Format 1, of foveate 0.1, has no checksums."""
 WEIGHTS = re.compile(r"model-[0-9a-f]{8}\.safetensors")  # not those of others: model-00001-of-00002.safetensors
-TEMPORARY = re.compile(re.escape(f".{MANIFEST}") + r"-[0-9a-f]{8}\.tmp")
+READ_ATTEMPTS = 20
+"""How often a reader looks again where a writer replaced what it was about to read."""
+SAVE_AGAIN = "Save the model again, or copy the folder again."
 
 
 def save(model: nn.Module, directory: str | os.PathLike[str]) -> Path:
     """Write ``model`` to ``directory``: weights, architecture, method, schedule and options.
 
-    The manifest is replaced last and in one step, and names the weights it belongs to, so that a crash leaves the
-    old save or the new one. Where the architecture cannot be rebuilt from plain data (a model built by hand), a
-    warning says so, and ``load`` will ask for an untrained model of that shape.
+    The manifest is replaced last and in one step, and names the weights it belongs to with their checksum, so that a
+    crash leaves the old save or the new one. Several processes may save to one folder: the last one stays. If the
+    architecture cannot be rebuilt from plain data (a model built by hand), a warning is given, and ``load`` will need
+    an untrained model of that shape.
+
+    Args:
+        model: a model of a supported family, reduced or not.
+        directory: a new or empty folder, or one of an earlier save, which is replaced.
+
+    Returns:
+        The folder.
     """
     family = inspect(model)
     folder = Path(directory)
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file; save needs a directory.")
+        raise ValueError(f"{folder} is a file. save needs a directory.")
     if folder.is_dir() and not (folder / MANIFEST).is_file() and not all(map(_is_left_over, folder.iterdir())):
-        raise ValueError(f"{folder} holds other files and no {MANIFEST}. Give an empty or a new directory.")
+        raise ValueError(f"{folder} holds other files and no {MANIFEST}. Use a new or an empty directory.")
     _check_depth(family)
-    reduction = family.reduction.to_dict()
-    folder.mkdir(parents=True, exist_ok=True)
-    weights = folder / f"model-{secrets.token_hex(4)}.safetensors"
-    manifest = {
+    manifest: dict[str, Any] = {
         "format": MANIFEST_FORMATS[-1],
-        "weights": weights.name,
         "model": _checked_architecture(family),
-        "reduction": reduction,
+        "reduction": family.reduction.to_dict(),
     }
-    tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in model.state_dict().items()}
-    write_tensors(weights, tensors)  # before the manifest that names them
-    write_text(folder / MANIFEST, json.dumps(manifest, indent=2))
-    for old in folder.iterdir():
-        if old != weights and WEIGHTS.fullmatch(old.name):
-            old.unlink()
+    tensors = _plain_tensors(model)
+    folder.mkdir(parents=True, exist_ok=True)
+    with waiting_lock(folder):
+        weights = folder / f"model-{secrets.token_hex(4)}.safetensors"
+        try:
+            manifest |= {"weights": weights.name, "weights_checksum": write_tensors(weights, tensors)}
+            write_text(folder / MANIFEST, json.dumps(sealed(manifest), indent=2))
+        except BaseException:
+            if not _is_named(weights, folder):  # an interruption may come after the manifest was replaced
+                weights.unlink(missing_ok=True)
+            raise
+        for old in folder.iterdir():  # nobody else writes here now, so what the manifest does not name is left over
+            if old != weights and (WEIGHTS.fullmatch(old.name) or TEMPORARY.fullmatch(old.name)):
+                old.unlink(missing_ok=True)
     return folder
+
+
+def _is_named(weights: Path, folder: Path) -> bool:
+    manifest = folder / MANIFEST
+    return manifest.is_file() and weights.name in manifest.read_text(encoding="utf-8", errors="replace")
+
+
+def _plain_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The state dict on the CPU; tensors that share memory are copied, since a file has each once."""
+    tensors, seen = {}, set()
+    for name, tensor in model.state_dict().items():
+        plain = tensor.detach().contiguous().cpu()
+        place = (plain.untyped_storage().data_ptr(), plain.device)
+        tensors[name] = plain.clone() if place in seen and plain.numel() else plain
+        seen.add(place)
+    return tensors
 
 
 def _is_left_over(path: Path) -> bool:
     """Whether a save that was killed before its manifest wrote this file."""
-    return bool(WEIGHTS.fullmatch(path.name) or TEMPORARY.fullmatch(path.name))
+    return path.name == LOCK or bool(WEIGHTS.fullmatch(path.name) or TEMPORARY.fullmatch(path.name))
 
 
 def load(directory: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Module:
-    """The model that ``save`` wrote, in evaluation mode.
+    """Load a model that ``save`` wrote, in evaluation mode.
 
-    ``model`` is needed only where the architecture could not be saved: an unreduced model of the same shape, which
-    is filled in place.
+    Nothing in the folder is executed and no network is used. Weights are compared with the checksum that was written,
+    which takes about a second per gigabyte.
+
+    Args:
+        directory: a folder written by ``save``.
+        model: needed only if the architecture could not be saved: an unreduced model of the same shape, which is
+            filled in place. On any error it is left as it was.
     """
     folder = Path(directory)
-    manifest = _read_manifest(folder)
+    manifest, tensors = _read_whole(folder)
     reduction = Reduction.from_dict(manifest.get("reduction"))
     if model is None:
         model = _rebuild(manifest.get("model"), folder)
+    else:  # try on a second root over its modules, and check everything, before the model itself changes
+        _check_fit(reduction.apply_(copy_root(model)), tensors, folder)
     reduction.apply_(model)
-    _fill(model, folder / manifest["weights"])
+    _check_fit(model, tensors, folder)
+    device = next(model.parameters()).device
+    model.load_state_dict({k: v.to(device) for k, v in tensors.items()}, assign=True)  # assign keeps the saved dtype
     return model.eval()
 
 
@@ -88,7 +137,7 @@ def save_schedule(schedule: Schedule, path: str | os.PathLike[str]) -> Path:
 
 
 def load_schedule(path: str | os.PathLike[str]) -> Schedule:
-    """The schedule that ``save_schedule`` wrote."""
+    """Load a schedule that ``save_schedule`` wrote."""
     file = Path(path)
     if not file.is_file():
         raise ValueError(f"There is no file {file}.")
@@ -100,28 +149,28 @@ def load_schedule(path: str | os.PathLike[str]) -> Schedule:
 
 
 def _check_depth(family: Family) -> None:
-    """Refuse a model that lost blocks after it was reduced: nothing stored could describe it."""
+    """Raise ``ValueError`` for a model that lost blocks after it was reduced: the stored form cannot describe it."""
     reducer = family.reducer
     if reducer is not None and len(family.blocks) != reducer.shape.depth:
         raise ValueError(
-            f"This model was reduced with {reducer.shape.depth} blocks and has {len(family.blocks)} left, which a save "
-            "cannot describe. Save it before it is pruned."
+            f"This model was reduced with {reducer.shape.depth} blocks and now has {len(family.blocks)}. "
+            "Such a model cannot be saved. Save it before pruning."
         )
 
 
 def _checked_architecture(family: Family) -> dict[str, Any] | None:
-    """The architecture, if a model rebuilt from it is indeed the same one."""
+    """The architecture, if a model rebuilt from it is the same; else None, with a warning."""
     architecture = family.architecture()
     if architecture is not None:
         architecture = json.loads(json.dumps(architecture, default=str))
         try:
             same = _fingerprint(family.rebuild(architecture)) == _fingerprint(family.model)
         except (AssertionError, RuntimeError, TypeError, ValueError):
-            same = False  # an option this architecture does not take
+            same = False  # an option that this architecture does not accept
         if same:
             return architecture
     warnings.warn(
-        "This model's architecture cannot be rebuilt from plain data; load(directory, model=...) will need an "
+        "This model's architecture cannot be rebuilt from plain data. load(directory, model=...) will need an "
         "unreduced model of the same shape.",
         stacklevel=3,
     )
@@ -129,7 +178,7 @@ def _checked_architecture(family: Family) -> dict[str, Any] | None:
 
 
 def _fingerprint(model: nn.Module) -> tuple[Any, ...]:
-    """What must agree for weights to mean the same: every part as printed, and every tensor's shape."""
+    """What two models must share for weights to fit: the printed modules and the shape of every tensor."""
     parts = [(name, repr(child)) for name, child in model.named_children() if name != CHILD]
     shapes = [(k, tuple(v.shape)) for k, v in model.state_dict().items() if not k.startswith(f"{CHILD}.")]
     return parts, shapes
@@ -141,24 +190,42 @@ def _rebuild(architecture: dict[str, Any] | None, folder: Path) -> nn.Module:
     return rebuild(architecture)
 
 
-def _fill(model: nn.Module, weights: Path) -> None:
-    if not weights.is_file():
-        raise ValueError(f"{weights.parent} names the weights {weights.name}, which are not there. Save it again.")
-    try:
-        tensors = load_file(weights)
-    except Exception as error:  # safetensors raises its own kinds for truncated or foreign files
-        raise ValueError(f"{weights} is not a readable safetensors file: {error}") from error
-    missing, unexpected = set(model.state_dict()) - set(tensors), set(tensors) - set(model.state_dict())
+def _check_fit(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
+    """Refuse weights of another model before anything is copied."""
+    own = model.state_dict()
+    missing, unexpected = own.keys() - tensors.keys(), tensors.keys() - own.keys()
     if missing or unexpected:
         raise ValueError(
-            f"The weights in {weights} do not fit the model: missing {sorted(missing)[:5]}, "
+            f"The weights in {folder} do not fit the model: missing {sorted(missing)[:5]}, "
             f"unexpected {sorted(unexpected)[:5]}."
         )
-    device = next(model.parameters()).device
-    try:  # assign keeps the dtype that was saved
-        model.load_state_dict({k: v.to(device) for k, v in tensors.items()}, assign=True)
-    except RuntimeError as error:  # torch names the tensors and both their shapes
-        raise ValueError(f"The weights in {weights} do not fit the model. {error}") from error
+    for name, tensor in own.items():
+        if tensor.shape != tensors[name].shape:
+            raise ValueError(
+                f"The weights in {folder} do not fit the model: {name} has shape {tuple(tensors[name].shape)} there "
+                f"and {tuple(tensor.shape)} in the model."
+            )
+
+
+def _read_whole(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """A manifest with its weights, also while another process replaces both."""
+    for attempt in range(READ_ATTEMPTS):
+        manifest = _read_manifest(folder)
+        weights = folder / manifest["weights"]
+        try:
+            check_file(weights, manifest.get("weights_checksum"), SAVE_AGAIN)
+            return manifest, load_file(weights)
+        except FileNotFoundError:
+            replaced = _read_manifest(folder)["weights"] != weights.name
+            if not replaced or attempt == READ_ATTEMPTS - 1:
+                raise ValueError(
+                    f"{folder} names the weights {weights.name}, which are not there. {SAVE_AGAIN}"
+                ) from None
+        except ValueError:
+            raise
+        except Exception as error:  # safetensors raises its own kinds for truncated or foreign files
+            raise ValueError(f"{weights} is not a readable safetensors file: {error}") from error
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
@@ -166,49 +233,8 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"{folder} has no {MANIFEST}, so it was not written by foveate.save.")
     manifest = read_json(path, MANIFEST_FORMATS)
+    if manifest["format"] > 1:
+        manifest = unsealed(manifest, path, SAVE_AGAIN)
     if Path(str(manifest.get("weights"))).name != manifest.get("weights"):
-        raise ValueError(f"{path} points outside its own directory: {manifest.get('weights')!r}.")
+        raise ValueError(f"{path} must name a weights file in its own directory, got {manifest.get('weights')!r}.")
     return manifest
-
-
-def read_json(path: Path, formats: Sequence[int] = (FORMAT,)) -> dict[str, Any]:
-    """What a file of ours holds; anything that is not of one of these formats is refused."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not valid JSON: {error}.") from error
-    found = data.get("format") if isinstance(data, dict) else None
-    if isinstance(found, bool) or found not in formats:
-        raise ValueError(f"{path} has format {found!r}; this foveate reads {', '.join(map(str, formats))}.")
-    return dict(data)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file in one step: all of it or nothing, also when the machine goes down."""
-    temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}.tmp")  # a name no file of the user's has
-    try:
-        with temporary.open("w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def write_tensors(path: Path, tensors: dict[str, Tensor], header: dict[str, str] | None = None) -> None:
-    """A safetensors file that is on the disk, and that those may read who may read any new file of this user's."""
-    path.touch()
-    mode = path.stat().st_mode
-    save_file(tensors, path, header)  # leaves a file that nobody else may read
-    path.chmod(mode)
-    force_to_disk(path)
-
-
-def force_to_disk(path: Path) -> None:
-    """Wait until a file, or which files a folder holds, would outlive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,5 +1,5 @@
-"""The command line's grammar, apart from the package so that help and typing errors answer at once.
+"""The command line parser, in a package of its own so that help and usage errors appear at once.
 
 Nothing here imports torch, timm or foveate. Each command declares its options; ``foveate.cli`` does the work and is
-imported once the words make sense.
+imported only after the arguments have been parsed.
 """

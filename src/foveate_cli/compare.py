@@ -1,4 +1,4 @@
-"""``foveate compare``: from a model and images to a decision."""
+"""``foveate compare``: find the best reduction of a model on images."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from foveate_cli.arguments import (
 )
 
 DESCRIPTION = """\
-How much faster can a model be, how, and what does it cost? Every training-free method at every budget of MACs is
-measured on your images: decisions unchanged, accuracy where labels exist, speed, memory. Without MODEL, the built-in
-demonstration runs: a small model and generated scenes."""
+Find out how much faster a model can be, with which method, and what that costs. Measures every training-free method
+at every budget of MACs on your images: unchanged decisions, accuracy (if there are labels), speed and memory. Without
+MODEL, runs the built-in demonstration with a small model and generated scenes."""
 
 EPILOG = """\
 examples:
@@ -28,12 +28,13 @@ examples:
   foveate compare hf:facebook/deit-tiny-patch16-224 --data imagenet --methods ToMe EViT:fuse=false --budgets 0.7 0.5
   foveate compare runs/finetune/best --data imagenette --checkpoint runs/dynamicvit/best --out report
 
-writes to --out: index.html (the report), results.json, results.csv. Ctrl-C keeps what is measured, exits with 130, and
---resume continues from partial.json. docs/compare.md explains how each column is measured and how a setting is chosen.
+Writes index.html (the report), results.json and results.csv to --out. Ctrl-C keeps the measurements so far and exits
+with 130; --resume continues from partial.json. docs/compare.md explains how each column is measured and how the
+recommendation is made.
 
 keys of --json: format, model, data, options, environment, demonstration, complete, entries, refused,
-  recommendation {entry, sentence, python}. The first of the entries is the unreduced model; the keys of an entry are
-  the columns listed in docs/compare.md."""
+  recommendation {entry, sentence, python}. The first entry is the unreduced model; the keys of an entry are the
+  columns listed in docs/compare.md."""
 
 DEFAULT_BUDGETS = ("0.8", "0.65", "0.5")
 DEFAULT_SECONDS = 2.0
@@ -41,13 +42,13 @@ DEFAULT_LIMIT, DEMONSTRATION_LIMIT = 500, 300  # the demonstration takes less th
 
 
 def add_parser(commands: Commands) -> None:
-    text = "from a model to a decision"
+    text = "find the best reduction of a model on images"
     parser = add_command(commands, "compare", "foveate.cli.compare:run", text, DESCRIPTION, EPILOG)
     add_model(parser, optional=True)
-    add_methods(parser, "default: every training-free method")
+    add_methods(parser, "method to compare, can be repeated; default: every training-free method")
     limit = f"{DEFAULT_LIMIT}, {DEMONSTRATION_LIMIT} in the demonstration"
-    add_data(parser, limit=limit, split="val, or all if there are no parts")
-    group = parser.add_argument_group("what is compared, and how long")
+    add_data(parser, limit=limit, split="val, or all if there are no splits")
+    group = parser.add_argument_group("comparison")
     group.add_argument(
         "--budgets",
         "--budget",
@@ -62,7 +63,7 @@ def add_parser(commands: Commands) -> None:
         action="append",
         default=[],
         dest="checkpoints",
-        help="a reduced and trained model that foveate.save wrote, measured as it is; may be repeated",
+        help="also measure a reduced and trained model written by foveate.save; can be repeated",
     )
     add_batch_size(group)
     add_device(group)
@@ -71,10 +72,14 @@ def add_parser(commands: Commands) -> None:
         metavar="S",
         type=positive_float,
         default=DEFAULT_SECONDS,
-        help=f"timing of each candidate; default: {DEFAULT_SECONDS:g}",
+        help=f"seconds of timing for each candidate; default: {DEFAULT_SECONDS:g}",
     )
     parser.add_argument(
-        "--out", metavar="DIR", type=Path, default=Path("foveate-report"), help="default: foveate-report"
+        "--out",
+        metavar="DIR",
+        type=Path,
+        default=Path("foveate-report"),
+        help="folder of the report; default: foveate-report",
     )
     parser.add_argument("--resume", action="store_true", help="continue the interrupted run in --out")
     add_json(parser)

@@ -1,12 +1,12 @@
-"""``foveate cost``: MACs, parameters and tokens, counted."""
+"""``foveate cost``: count MACs, parameters and tokens."""
 
 from __future__ import annotations
 
 from foveate_cli.arguments import Commands, add_command, add_json, add_methods, add_model, add_schedule
 
 DESCRIPTION = """\
-Count what one image costs: multiply-accumulates, parameters, and tokens after every block (class token included),
-for the unreduced model and for every method."""
+Count multiply-accumulates (MACs) per image, parameters, and tokens after every block (class token included), for the
+unreduced model and for every method."""
 
 EPILOG = """\
 examples:
@@ -24,7 +24,7 @@ keys of --json:
 
 
 def add_parser(commands: Commands) -> None:
-    text = "MACs, parameters and tokens"
+    text = "count MACs, parameters and tokens"
     parser = add_command(commands, "cost", "foveate.cli.cost:run", text, DESCRIPTION, EPILOG)
     add_model(parser)
     add_methods(parser)

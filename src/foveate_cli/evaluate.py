@@ -1,4 +1,4 @@
-"""``foveate eval``: what a model keeps of its accuracy and decisions on images."""
+"""``foveate eval``: accuracy of reduced models on images."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from foveate_cli.arguments import (
     add_schedule,
 )
 
-DESCRIPTION = "Evaluate a model on images, unreduced and reduced side by side: accuracy, agreement, MACs, speed."
+DESCRIPTION = "Evaluate a model on images, unreduced and reduced: accuracy, agreement, MACs and speed."
 EPILOG = """\
 examples:
   foveate eval deit_small_patch16_224 --pretrained --data imagenet --methods ToMe Ward --budget 0.65
   foveate eval runs/finetune/best --data imagenette
   foveate eval vit_tiny_patch16_224 --weights vit.safetensors --data labels.csv --split all --method ToMe --remove 8
 
-Agreement is the share of images on which the unreduced model decides the same; it needs no labels. Images per second
-are those of the model alone, measured in turns batch by batch; `foveate speed` measures more carefully.
+Agreement is the share of images on which a model decides like the unreduced model; it needs no labels. Images per
+second include only the model's own time. Models take turns batch by batch; `foveate speed` measures more carefully.
 
 keys of --json: model, data, split, images, broken, rows [{model, top1, top5, agreement, macs, images_per_second}]"""
 
 
 def add_parser(commands: Commands) -> None:
-    parser = add_command(commands, "eval", "foveate.cli.evaluate:run", "accuracy on images", DESCRIPTION, EPILOG)
+    parser = add_command(
+        commands, "eval", "foveate.cli.evaluate:run", "measure accuracy on images", DESCRIPTION, EPILOG
+    )
     add_model(parser)
     add_methods(parser)
     add_schedule(parser)

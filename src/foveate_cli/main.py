@@ -1,4 +1,4 @@
-"""The entry point ``foveate``."""
+"""The entry point of the command ``foveate``."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ from typing import Any
 from foveate_cli import compare, cost, evaluate, methods, recipes, show, speed, tables, train
 from foveate_cli.arguments import Parser
 
-DESCRIPTION = "Vision transformers that keep fewer tokens: what that costs, what it gains, and how it looks."
+DESCRIPTION = (
+    "Token reduction for vision transformers: count costs, measure speed and accuracy, draw, compare and train."
+)
 EPILOG = """\
 examples:
-  foveate compare                                      the built-in demonstration
+  foveate compare                                      run the built-in demonstration
   foveate compare deit_small_patch16_224 --pretrained --data photographs
   foveate cost deit_small_patch16_224 --method EViT --keep-rate 0.7 --blocks 3,6,9
   foveate speed deit_small_patch16_224 --method ToMe --remove 13 --batch-size 1 16
   foveate methods
 
-exit codes: 0 fine, 1 a result that does not hold, 2 wrong input, 130 interrupted"""
+exit codes: 0 success, 1 a printed number does not hold (tables), 2 wrong input, 130 interrupted"""
 
 COMMANDS = (compare, cost, speed, evaluate, methods, tables, show, train, recipes)
-BAD_INPUT, INTERRUPTED, CLOSED_PIPE = 2, 130, 141  # the last two: 128 + the signal's number, as shells count
+BAD_INPUT, INTERRUPTED, CLOSED_PIPE = 2, 130, 141  # the last two are 128 + the signal's number, as in shells
 
 
 def build_parser() -> Parser:
-    """The whole command line."""
+    """Build the parser of all commands."""
     parser = Parser(prog="foveate", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("--version", action="store_true", help="print the version and exit")
-    parser.add_argument("--traceback", action="store_true", help="on an error, also print where it arose")
+    parser.add_argument("--traceback", action="store_true", help="on an error, also print the traceback")
     commands = parser.add_subparsers(metavar="COMMAND", title="commands")
     for command in COMMANDS:
         command.add_parser(commands)
@@ -41,18 +43,18 @@ def build_parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
+    """Run the command line and return the exit code."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     try:
         code = _run(arguments)
-        sys.stdout.flush()  # here, where a closed pipe is still caught
+        sys.stdout.flush()  # flush here, where a closed pipe is still handled
     except BrokenPipeError:
         return _leave_closed_pipe()
     except KeyboardInterrupt:
         print("foveate: interrupted", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
-        if not _is_users(error):
+        if not _is_user_error(error):
             raise
         if "--traceback" in arguments:
             traceback.print_exc()
@@ -61,8 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _is_users(error: Exception) -> bool:
-    """Whether an error is about what the user gave; a training that diverged marks itself."""
+def _is_user_error(error: Exception) -> bool:
+    """Whether an error is about the user's input; an error of diverged training has an attribute for this."""
     return isinstance(error, ValueError | TypeError | OSError) or getattr(error, "users_error", False)
 
 
@@ -70,7 +72,7 @@ def _run(arguments: list[str]) -> int:
     parser = build_parser()
     try:
         args = parser.parse_args(arguments)
-    except SystemExit as done:  # --help has printed
+    except SystemExit as done:  # --help was printed
         return int(done.code or 0)
     if args.version:
         from importlib.metadata import version
@@ -91,7 +93,7 @@ def _work(name: str) -> Callable[[Any], int]:
 
 
 def _leave_closed_pipe() -> int:
-    """Nobody reads on, as in ``foveate methods | head -1``: say nothing, and let Python's last flush succeed."""
+    """Exit quietly if the reader is gone, as in ``foveate methods | head -1``; Python's last flush must not fail."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return CLOSED_PIPE

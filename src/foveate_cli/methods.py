@@ -1,10 +1,10 @@
-"""``foveate methods``: every method with its options."""
+"""``foveate methods``: list methods with their options."""
 
 from __future__ import annotations
 
 from foveate_cli.arguments import Commands, add_command, add_json
 
-DESCRIPTION = "List every method with its options, as --method takes them: NAME or NAME:OPTION=VALUE,OPTION=VALUE."
+DESCRIPTION = "List methods with their options. Use them as --method NAME or --method NAME:OPTION=VALUE,OPTION=VALUE."
 EPILOG = """\
 examples:
   foveate methods
@@ -16,6 +16,8 @@ keys of --json:
 
 
 def add_parser(commands: Commands) -> None:
-    parser = add_command(commands, "methods", "foveate.cli.methods:run", "list methods", DESCRIPTION, EPILOG)
-    parser.add_argument("names", metavar="NAME", nargs="*", help="only these; default: all")
+    parser = add_command(
+        commands, "methods", "foveate.cli.methods:run", "list methods and their options", DESCRIPTION, EPILOG
+    )
+    parser.add_argument("names", metavar="NAME", nargs="*", help="methods to list; default: all")
     add_json(parser)

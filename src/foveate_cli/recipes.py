@@ -1,10 +1,10 @@
-"""``foveate recipes``: the experiments that can be trained, and where each of their values comes from."""
+"""``foveate recipes``: list training recipes and the source of each value."""
 
 from __future__ import annotations
 
 from foveate_cli.arguments import Commands, add_command, add_json
 
-DESCRIPTION = "List the recipes for training with their sources, or print one as it is written."
+DESCRIPTION = "List training recipes with their sources, or print the file of one recipe."
 EPILOG = """\
 examples:
   foveate recipes
@@ -13,11 +13,11 @@ examples:
 
 keys of --json:
   a list; in each entry: name, description, source, config (every value, inherited and default ones included),
-  variants {model: config} (models that have values of their own)"""
+  variants {model: config} (models with values of their own)"""
 
 
 def add_parser(commands: Commands) -> None:
     text = "list training recipes"
     parser = add_command(commands, "recipes", "foveate.cli.recipes:run", text, DESCRIPTION, EPILOG)
-    parser.add_argument("name", metavar="NAME", nargs="?", help="a recipe, or a .toml file of yours; default: list all")
+    parser.add_argument("name", metavar="NAME", nargs="?", help="a recipe, or your own .toml file; default: list all")
     add_json(parser)

@@ -1,4 +1,4 @@
-"""``foveate speed``: images per second, measured."""
+"""``foveate speed``: measure images per second."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from foveate_cli.arguments import (
 )
 
 DESCRIPTION = """\
-Measure images per second of the unreduced model, of the reduced one, and of the free slice: the same token counts
-with tokens cut off without looking, the fastest these counts can be. The three take turns, and ratios are medians of
-ratios within a round."""
+Measure images per second of the unreduced model, the reduced model, and the free slice, which cuts tokens off blindly
+to the same counts and is the upper limit of speed. The three take turns; ratios are medians of the ratios of each
+round."""
 
 EPILOG = """\
 examples:
@@ -40,18 +40,29 @@ DTYPES = ("float32", "bfloat16")
 
 
 def add_parser(commands: Commands) -> None:
-    parser = add_command(commands, "speed", "foveate.cli.speed:run", "measured speed", DESCRIPTION, EPILOG)
+    parser = add_command(commands, "speed", "foveate.cli.speed:run", "measure images per second", DESCRIPTION, EPILOG)
     add_model(parser)
     add_methods(parser)
     add_schedule(parser)
     group = parser.add_argument_group("measurement")
     group.add_argument(
-        "--batch-size", metavar="N", type=positive_int, nargs="+", default=[1, 16], help="one or several; default: 1 16"
+        "--batch-size",
+        metavar="N",
+        type=positive_int,
+        nargs="+",
+        default=[1, 16],
+        help="images per batch, one or several; default: 1 16",
     )
-    group.add_argument("--threads", metavar="N", type=positive_int, help="torch threads; default: torch's own choice")
     group.add_argument(
-        "--seconds", metavar="S", type=positive_float, default=20.0, help="for each method and batch size; default: 20"
+        "--threads", metavar="N", type=positive_int, help="number of torch threads; default: torch's choice"
     )
-    group.add_argument("--dtype", choices=DTYPES, help="default: the model's own")
+    group.add_argument(
+        "--seconds",
+        metavar="S",
+        type=positive_float,
+        default=20.0,
+        help="seconds for each method and batch size; default: 20",
+    )
+    group.add_argument("--dtype", choices=DTYPES, help="data type of model and images; default: the model's own")
     add_device(group)
     add_json(parser)

@@ -1,20 +1,20 @@
-"""``foveate tables``: the printed numbers of papers, counted again."""
+"""``foveate tables``: check the printed numbers of papers."""
 
 from __future__ import annotations
 
 from foveate_cli.arguments import Commands, add_command, add_json, positive_float
 
-DESCRIPTION = "Build the rows of a paper's printed table, count them, and show whether the printed numbers hold."
+DESCRIPTION = "Count the rows of a paper's table again and show whether the printed numbers hold."
 EPILOG = """\
 examples:
   foveate tables                    list all tables
   foveate tables --all              build every table
   foveate tables evit --speed       also measure images per second, which takes minutes
 
-a row holds if our numbers, rounded to the digits that are printed, are the printed ones; the note below a table states
-exceptions
+A row holds if foveate's numbers equal the printed ones after rounding to the printed digits. The note below a table
+states exceptions.
 
-exit code: 0 if every row holds, 1 if one does not; speeds are not judged
+exit code: 0 if every row holds, 1 if one does not; speeds are not checked
 
 keys of --json:
   a list; in each entry: name, title, columns, rows [{cells, holds (true, false, or null where the paper prints no
@@ -23,9 +23,9 @@ keys of --json:
 
 
 def add_parser(commands: Commands) -> None:
-    text = "papers' tables, counted again"
+    text = "check tables of papers"
     parser = add_command(commands, "tables", "foveate.cli.tables:run", text, DESCRIPTION, EPILOG)
-    parser.add_argument("names", metavar="NAME", nargs="*", help="tables to build; without a name, list them")
+    parser.add_argument("names", metavar="NAME", nargs="*", help="tables to build; default: list all")
     parser.add_argument("--all", action="store_true", help="build every table")
     group = parser.add_argument_group("measurement")
     group.add_argument("--speed", action="store_true", help="also measure the printed speeds on this machine")
@@ -33,6 +33,6 @@ def add_parser(commands: Commands) -> None:
         "--seconds",
         metavar="S",
         type=positive_float,
-        help="with --speed: for each pruned model, at least six rounds; default: 20",
+        help="with --speed: seconds for each pruned model, for at least six rounds; default: 20",
     )
     add_json(parser)

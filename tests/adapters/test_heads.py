@@ -1,4 +1,4 @@
-"""Heads that read patch tokens must count a merged token as often as it stands for a patch."""
+"""Heads that read patch tokens, and attention, must count a merged token as often as it stands for a patch."""
 
 import dataclasses
 from typing import ClassVar
@@ -29,6 +29,8 @@ READS_PATCHES = [
 class MergeTail(Method):
     """Keep the first tokens and merge all the others into the last slot, as their mean: sizes 1, 1, ..., many."""
 
+    proportional_attention: bool = False
+
     site: ClassVar[Site] = Site.POST_BLOCK
 
     def assign(self, view, keep):
@@ -52,6 +54,17 @@ def test_a_merged_token_counts_as_often_as_its_patches(family, monkeypatch):
     with torch.no_grad():
         got = main_output(merged, images())
         monkeypatch.setattr(engine, "_size_after", lambda *_: None)  # every token of the second is one patch
+        want = main_output(apart, images())
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["timm-cls", "timm-registers-map", "hf-dinov2", "torchvision"])
+def test_later_attention_counts_a_merged_token_as_often_as_its_patches(family, monkeypatch):
+    merged = fv.reduce_(make(family), MergeTail(proportional_attention=True), fv.Keep({1: 9}))
+    apart = fv.reduce_(make(family), RepeatTail(), fv.Keep({1: 9}))
+    with torch.no_grad():
+        got = main_output(merged, images())
+        monkeypatch.setattr(engine, "_size_after", lambda *_: None)
         want = main_output(apart, images())
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
 

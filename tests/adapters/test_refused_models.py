@@ -44,7 +44,7 @@ def test_other_timm_families_are_refused_by_name(name, found):
     ("options", "match"),
     [
         ({"block_fn": ParallelThingsBlock}, "block 0 of timm's VisionTransformer is a ParallelThingsBlock"),
-        ({"attn_layer": DiffAttention}, "attends by DiffAttention"),
+        ({"attn_layer": DiffAttention}, "has the attention DiffAttention"),
         ({"global_pool": "avgmax"}, "pools by 'avgmax'"),
         ({"global_pool": "max"}, "pools by 'max'"),
         ({"global_pool": "prr"}, "pools by 'prr'"),
@@ -88,12 +88,12 @@ def test_transformers_models_with_other_heads_are_refused():
 
 @pytest.mark.parametrize("model", [nn.Linear(2, 2), nn.Sequential(nn.Conv2d(3, 3, 1))])
 def test_a_module_that_is_no_vision_transformer_is_refused(model):
-    refuse(model, "foveate does not know torch.nn.modules")
+    refuse(model, "foveate does not support torch.nn.modules")
 
 
 @pytest.mark.parametrize("thing", ["deit_small_patch16_224", None, VisionTransformer])
 def test_what_is_no_module_is_a_type_error(thing):
-    with pytest.raises(TypeError, match=r"A model is a torch\.nn\.Module"):
+    with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module"):
         fv.reduce_(thing, fv.ToMe(), fv.RemovePerBlock(2))
 
 

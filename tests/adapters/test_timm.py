@@ -110,7 +110,7 @@ def test_a_head_that_does_not_weigh_tokens_takes_any_tensor():
         model = fv.reduce_(make(family), fv.HVTPool(2))
         assert torch.equal(model.forward_head(model.forward_features(images()).clone()), model(images()))
     weighing = fv.reduce_(make("timm-mean"), fv.ToMe(), SCHEDULE)
-    with pytest.raises(ValueError, match="do not say how many patches"):
+    with pytest.raises(ValueError, match="needs to know how many patches"):
         weighing.forward_head(weighing.forward_features(images()).clone())
 
 

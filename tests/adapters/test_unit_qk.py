@@ -93,7 +93,7 @@ def test_saving_keeps_it(kind, tmp_path):
 
 def test_an_unknown_kind_is_refused_and_leaves_the_model_alone():
     model = make("timm-cls")
-    with pytest.raises(ValueError, match=r"unit_qk is 'fixed', 'learned' or None; got 'yes'"):
+    with pytest.raises(ValueError, match=r"unit_qk must be 'fixed', 'learned' or None; got 'yes'"):
         fv.reduce_(model, fv.PoWER(), EMPTY, unit_qk="yes")
     assert not hasattr(model, "foveate")
 

@@ -81,7 +81,7 @@ def comparison(labelled: bool = True, **changes: Any) -> Comparison:
         complete=True,
         entries=tuple(entry(row, labelled) for row in FIGURES),
         refused=(Refused("hvt-pool", "HVT", 0.8, "reaches 0.51 of the MACs only."),),
-        recommendation=Recommendation(3, "ToMe at 0.65 is 1.4x faster, and 99.0 % of decisions are unchanged.", PYTHON),
+        recommendation=Recommendation(3, "ToMe at 0.65 is 1.4x as fast, with 99.0 % of decisions unchanged.", PYTHON),
     )
     return dataclasses.replace(whole, **changes)
 

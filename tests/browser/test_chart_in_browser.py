@@ -98,7 +98,7 @@ def test_pointing_shows_details_and_a_click_keeps_them(page):
     page.locator("h1").hover()
     assert heading.inner_text() == "EViT at 0.65"
     assert "97.0" in page.locator("#details").inner_text()
-    page.get_by_role("button", name="See its tokens").click()
+    page.get_by_role("button", name="Show its tokens").click()
     assert page.get_by_label("Tokens of").evaluate("e => e.selectedOptions[0].text") == "EViT 0.65"
 
 

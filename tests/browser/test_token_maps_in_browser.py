@@ -59,17 +59,17 @@ def test_the_slider_moves_the_map_and_says_so(page):
     page.keyboard.press("Home")
     assert (colours(page, 0) == colours(page, 1)).all()
     choose(page, "Keys 0.8", 2)
-    assert slider.get_attribute("aria-valuetext") == f"keys in block 1: 22 of {PATCHES}; the tokens stay"
+    assert slider.get_attribute("aria-valuetext") == f"keys in block 1: 22 of {PATCHES}; all tokens stay"
     choose(page, "TopK 0.5", DEPTH)
     assert slider.get_attribute("aria-valuetext") == f"in block 3: 14 of {PATCHES} tokens, then none"
 
 
 def test_a_second_model_stands_beside_the_first(page):
     choose(page, "ToMe 0.65", DEPTH)
-    page.get_by_label("beside").select_option("TopK 0.5")
+    page.get_by_label("next to").select_option("TopK 0.5")
     assert (colours(page, 0) != colours(page, 1)).any()
     assert page.locator("#block").get_attribute("aria-valuetext").count("14 of 36") == 2
-    page.get_by_label("beside").select_option("nothing")
+    page.get_by_label("next to").select_option("nothing")
     assert page.locator("#panes canvas:visible").count() == 1
 
 

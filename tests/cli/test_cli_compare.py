@@ -102,7 +102,7 @@ def test_random_weights_are_called_random(capsys, tmp_path, photos):
     assert code == 0
     assert "weights are random" in err
     assert "weights are random" in printed
-    assert "has 2 classes by name and the model predicts 1000" in printed
+    assert "has 2 named classes, but the model predicts 1000" in printed
 
 
 def test_classes_can_be_named(capsys, tmp_path, saved, photos):
@@ -113,7 +113,7 @@ def test_classes_can_be_named(capsys, tmp_path, saved, photos):
         main(["compare", saved, "--data", str(photos), *QUICK, "--out", str(tmp_path / "r"), "--json", *extra])
         accuracies.append(json.loads(capsys.readouterr().out)["entries"][0]["top1"])
     assert sum(accuracies) == 100  # of two classes, either one or the other is right
-    assert "3 classes are named" in _three_names(capsys, tmp_path, saved, photos)
+    assert "There are 3 class names" in _three_names(capsys, tmp_path, saved, photos)
 
 
 def _three_names(capsys, tmp_path, saved, photos):
@@ -178,15 +178,15 @@ def test_ctrl_c_writes_what_is_measured_and_resume_goes_on(capsys, tmp_path, sav
 def test_an_old_interrupted_run_is_begun_anew_aloud(capsys, tmp_path, saved, photos):
     (tmp_path / "partial.json").write_text("{}")
     assert main(["compare", saved, "--data", str(photos), *QUICK, "--out", str(tmp_path)]) == 0
-    assert "is replaced; --resume would continue it" in capsys.readouterr().err
+    assert "will be replaced. Use --resume to continue that run" in capsys.readouterr().err
     assert contents(tmp_path) == FILES
 
 
 ERRORS = {
-    ("MODEL",): "compare needs images that the model knows",
-    ("--pretrained",): "are about a MODEL",
-    ("--data", "PHOTOS"): "Images were given and no model",
-    ("MODEL", "--data", "PHOTOS", "--budgets", "1.5"): "above 0 and below 1; got 1.5",
+    ("MODEL",): "compare needs images of the kind the model was trained on",
+    ("--pretrained",): "need a MODEL",
+    ("--data", "PHOTOS"): "Data were given without a model",
+    ("MODEL", "--data", "PHOTOS", "--budgets", "1.5"): "above 0 and below 1, got 1.5",
     ("MODEL", "--data", "PHOTOS", "--budgets", "65"): "For 65 % write 0.65",
     ("MODEL", "--data", "PHOTOS", "--budgets", "many"): "write a share as 0.5 or 50%",
     ("MODEL", "--data", "PHOTOS", "--budgets", "0.01"): "the smallest is 0.",
@@ -197,9 +197,9 @@ ERRORS = {
     ("MODEL", "--data", "PHOTOS", "--split", "test"): "has no split 'test'",
     ("MODEL", "--data", "NOWHERE"): "does not exist",
     ("MODEL", "--data", "EMPTY"): "has no images",
-    ("MODEL", "--data", "PHOTOS", "--limit", "0"): "a whole number, 1 or more",
-    ("MODEL", "--data", "PHOTOS", "--device", "toaster"): "There is no device 'toaster'",
-    ("resnet18", "--data", "PHOTOS"): "foveate does not know timm.models.resnet.ResNet",
+    ("MODEL", "--data", "PHOTOS", "--limit", "0"): "must be a whole number of at least 1",
+    ("MODEL", "--data", "PHOTOS", "--device", "toaster"): "Device 'toaster' is not available",
+    ("resnet18", "--data", "PHOTOS"): "foveate does not support timm.models.resnet.ResNet",
     ("deit_smal_patch16_224", "--data", "PHOTOS"): "Did you mean deit_small_patch16_224",
 }
 

@@ -43,15 +43,15 @@ ERRORS = {
     "cost qqqqqqqqqqq": "There is no timm model 'qqqqqqqqqqq'.",
     "cost torchvision:vit_b_61": "Did you mean vit_b_16",
     "cost torchvision:vit_b_32 --image-size 224x320": "square images",
-    "cost resnet18": "foveate does not know timm.models.resnet.ResNet",
-    "cost resnet18 --image-size 64": "resnet18 cannot be built like this",
+    "cost resnet18": "foveate does not support timm.models.resnet.ResNet",
+    "cost resnet18 --image-size 64": "resnet18 cannot be built with these options",
     "cost test_vit --method nothing --remove 3": "There is no method 'nothing'. Known: ClusterAttention, DynamicViT",
     "cost test_vit --method evit:colour=red --remove 3": "EViT has no option 'colour'",
-    "cost test_vit --method evit:fuse=maybe --remove 3": "EViT.fuse is true or false; got 'maybe'",
+    "cost test_vit --method evit:fuse=maybe --remove 3": "EViT.fuse must be true or false; got 'maybe'",
     "cost test_vit --method evit": "EViT needs a schedule: --budget",
     "cost test_vit --remove 3": "needs --method",
     "cost test_vit --exact-last-block": "needs --method",
-    "cost test_vit --method tome --remove 3 --blocks 1": "belongs to a keep rate or a budget",
+    "cost test_vit --method tome --remove 3 --blocks 1": "needs a keep rate or a budget",
     "cost test_vit --method tome --remove 3 --budget 0.5": "not allowed with argument --remove",
     "cost test_vit --method tome --remove many": "argument --remove: invalid int value: 'many'",
     "cost test_vit --method tome --keep 3:a": "write 3:100,6:50 (block:count) or one count per block; got '3:a'",
@@ -96,6 +96,15 @@ def test_a_checkpoint_that_is_not_there(capsys, tmp_path):
 def test_traceback_on_request(capsys):
     assert main(["--traceback", "cost", "qqqqqqqqqqq"]) == 2
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_bug_is_not_reported_as_wrong_input(monkeypatch):
+    def fails(args):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(entry, "_work", lambda name: fails)
+    with pytest.raises(RuntimeError, match="a bug"):
+        main(["methods"])
 
 
 def test_alone_it_prints_help(capsys):
@@ -238,7 +247,7 @@ def test_a_table_is_added_by_one_function(capsys, monkeypatch):
     (document,) = [entry for entry in json.loads(capsys.readouterr().out) if entry["name"] == "sums"]
     assert document["holds"] is False
     assert document["rows"][1] == {"cells": ["nothing printed", None, 3], "holds": None}
-    with pytest.raises(ValueError, match="Two tables are called 'sums'"):
+    with pytest.raises(ValueError, match="A table named 'sums' is already registered"):
         table("sums")(sums)
 
 
@@ -270,10 +279,10 @@ def test_a_picture_is_added_by_one_function(capsys, monkeypatch, tmp_path):
     assert drawn == [("ToMe", [Path("a.png")], [0, -1])]
     assert Image.open(tmp_path / "o.png").size == (4, 4)
     assert "needs a model" in (capsys.readouterr(), wrong(capsys, "show", "square"))[1]
-    assert "needs a photograph" in wrong(capsys, "show", "square", "test_vit")
+    assert "needs an image" in wrong(capsys, "show", "square", "test_vit")
     assert "one --method at a time" in wrong(capsys, "show", "square", *arguments, "--method", "topk")
     assert "Use .png" in wrong(capsys, "show", "square", *arguments, "--out", str(tmp_path / "o.txt"))
-    assert "no directory" in wrong(capsys, "show", "square", *arguments, "--out", str(tmp_path / "none" / "o.png"))
+    assert "does not exist" in wrong(capsys, "show", "square", *arguments, "--out", str(tmp_path / "none" / "o.png"))
     assert [path.name for path in tmp_path.iterdir()] == ["o.png"]
 
 

@@ -65,7 +65,7 @@ def test_the_document_has_what_a_model_changes(capsys):
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("dit", "Did you mean deit or deit-2x?"), ("nowhere.toml", "There is no recipe file nowhere.toml.")],
+    [("dit", "Did you mean deit or deit-2x?"), ("nowhere.toml", "Recipe file nowhere.toml does not exist.")],
 )
 def test_unknown_recipes_are_one_clear_line(capsys, name, message):
     assert main(["recipes", name]) == 2

@@ -90,11 +90,11 @@ def test_lines_of_progress_are_a_minute_apart_over_all_phases(monkeypatch, capsy
     ("argv", "words"),
     [
         (["test_vit"], "speed needs --method"),
-        ([*QUICK, "--method", "tome", "--device", "abacus"], "There is no device 'abacus'"),
-        ([*QUICK, "--method", "tome", "--batch-size", "0"], "--batch-size: a whole number, 1 or more"),
-        ([*QUICK, "--method", "tome", "--threads", "many"], "--threads: a whole number, 1 or more"),
-        ([*QUICK, "--method", "tome", "--seconds", "-1"], "--seconds: a number above 0"),
-        ([*QUICK, "--method", "tome", "--seconds", "nan"], "--seconds: a number above 0"),
+        ([*QUICK, "--method", "tome", "--device", "abacus"], "Device 'abacus' is not available"),
+        ([*QUICK, "--method", "tome", "--batch-size", "0"], "--batch-size: must be a whole number of at least 1"),
+        ([*QUICK, "--method", "tome", "--threads", "many"], "--threads: must be a whole number of at least 1"),
+        ([*QUICK, "--method", "tome", "--seconds", "-1"], "--seconds: must be a number above 0"),
+        ([*QUICK, "--method", "tome", "--seconds", "nan"], "--seconds: must be a number above 0"),
         ([*QUICK, "--method", "tome", "--dtype", "int8"], "--dtype: invalid choice: 'int8'"),
     ],
 )

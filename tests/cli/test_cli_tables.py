@@ -65,9 +65,9 @@ def test_all_measures_what_can_be(measured, capsys):
     [
         ("plain --speed", "The table 'plain' has no speeds to measure; leave out --speed. Tables with speeds"),
         ("timed plain --speed", "The table 'plain' has no speeds to measure"),
-        ("--speed", "--speed needs a table, or --all. Tables with speeds to measure: timed."),
-        ("timed --seconds 3", "--seconds goes with --speed"),
-        ("timed --speed --seconds 0", "--seconds: a number above 0 is needed; got '0'"),
+        ("--speed", "--speed needs the name of a table, or --all. Tables with speeds to measure: timed."),
+        ("timed --seconds 3", "--seconds needs --speed"),
+        ("timed --speed --seconds 0", "--seconds: must be a number above 0, got '0'"),
         ("nothing --speed", "There is no table 'nothing'"),
     ],
 )
@@ -82,7 +82,7 @@ def test_wrong_requests(measured, capsys, line, words):
 def test_the_help_of_speed(capsys):
     assert main(["tables", "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "--seconds S with --speed: for each pruned model" in text
+    assert "--seconds S with --speed: seconds for each pruned model" in text
     assert "default: 20" in text
 
 

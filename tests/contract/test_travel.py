@@ -217,7 +217,7 @@ def test_save_and_load_bring_back_weights_method_and_schedule(pair, tmp_path):
 def test_the_exact_last_block_saves_work_and_changes_nothing(family):
     model, x = make(family), images()
     if family_of(model).shape().head_reads_patches:
-        with pytest.raises(ValueError, match="reads prefix tokens only"):
+        with pytest.raises(ValueError, match="reads only prefix tokens"):
             fv.reduce_(model, fv.ToMe(), fv.Keep({}), exact_last_block=True)
         return
     with torch.no_grad():

@@ -180,6 +180,7 @@ def test_an_edge_of_weight_zero_is_still_an_edge():
     assert torch.equal(unpool(y, a, fill=x), y[:, [0, 0, 1]])
     twice = compose(a, partition(torch.tensor([[0, 0]]), 1, torch.tensor([[0.0, 0.0]])), batch=1)
     assert pool_size(torch.ones(1, 3), twice).tolist() == [[3.0]]
+    assert torch.equal(unpool(y[:, :1], twice, fill=x), y[:, [0, 0, 0]])
 
 
 def test_padding_is_no_edge_whatever_its_weight():
@@ -390,7 +391,7 @@ def test_membership_is_a_bool_of_the_edges_shape():
     index = torch.zeros(1, 2, dtype=torch.long)
     with pytest.raises(ValueError, match=r"share one \(B, E\) shape"):
         Assignment(index, None, None, 5, 2, present=torch.ones(1, 3, dtype=torch.bool))
-    with pytest.raises(ValueError, match=r"present is a bool tensor; got torch\.float32"):
+    with pytest.raises(ValueError, match=r"present must be a bool tensor, got torch\.float32"):
         Assignment(index, None, None, 5, 2, present=torch.ones(1, 2))
 
 

@@ -303,9 +303,9 @@ def test_a_cluster_that_plain_lloyd_would_leave_empty_keeps_its_first_member():
 def test_what_cannot_be_clustered_is_refused(cluster):
     x = torch.rand(2, 5, 3)
     for k in (0, 6):
-        with pytest.raises(ValueError, match=f"Clustering 5 tokens takes 1 to 5 first centers; got {k}"):
+        with pytest.raises(ValueError, match=f"Clustering 5 tokens needs 1 to 5 first centers, got {k}"):
             cluster(x, torch.zeros(2, k, dtype=torch.long))
-    with pytest.raises(ValueError, match="at least 1 iteration; got 0"):
+    with pytest.raises(ValueError, match="at least 1 iteration, got 0"):
         cluster(x, torch.zeros(2, 1, dtype=torch.long), iterations=0)
 
 

@@ -166,11 +166,11 @@ def test_the_cost_is_that_of_the_products():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda x: find_peaks(x, 23), "1 <= k < 23; got k=23"),
+        (lambda x: find_peaks(x, 23), "1 <= k < 23, got k=23"),
         (lambda x: find_peaks(x, 0), "got k=0"),
-        (lambda x: cluster_peaks(x, find_peaks(x, 3), 24), "1 to 23 clusters; got 24"),
+        (lambda x: cluster_peaks(x, find_peaks(x, 3), 24), "1 to 23 clusters, got 24"),
         (lambda x: cluster_peaks(x, find_peaks(x, 3), 0), "got 0"),
-        (lambda x: threshold_for(x[:, :, 0], 30, 10), "average number of clusters is 1 to 10; got 30"),
+        (lambda x: threshold_for(x[:, :, 0], 30, 10), "average number of clusters must be between 1 and 10, got 30"),
     ],
 )
 def test_wrong_numbers_are_refused_in_words(call, words):

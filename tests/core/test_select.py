@@ -96,6 +96,12 @@ def test_a_token_of_score_zero_is_fused_and_not_forgotten(dtype):
     assert pool_size(torch.ones(1, 4), keep_topk_fuse_rest(score, 1)).tolist() == [[1.0, 3.0]]
 
 
+def test_a_slot_whose_scores_are_all_zero_is_a_plain_mean():
+    x = features(1, 4)
+    fused = pool(x, keep_topk_fuse_rest(torch.tensor([[0.5, 0.0, 0.0, 0.0]]), 1, normalize=True))[:, 1]
+    assert torch.allclose(fused, x[:, 1:].mean(dim=1), atol=1e-6)
+
+
 def test_counter_numbers_lie_between_zero_and_one_with_mean_one_half():
     u = torch.cat([counter_uniform(10_000, seed, stream) for seed in (0, 1, 12345) for stream in (0, 7)])
     assert u.dtype is torch.float32

@@ -251,7 +251,7 @@ def test_indices_need_no_gradient_and_pooling_has_one(ward):
 @both
 @pytest.mark.parametrize("keep", [0, 6])
 def test_a_number_of_clusters_out_of_range_is_refused(ward, keep):
-    with pytest.raises(ValueError, match=f"of 5 tokens ends in 1 to 5 clusters; got {keep}"):
+    with pytest.raises(ValueError, match=f"of 5 tokens needs 1 <= keep <= 5, got keep={keep}"):
         ward(torch.rand(2, 5, 3), keep)
 
 

@@ -41,7 +41,7 @@ def loader_of(data, **options):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_in_training_the_next_readable_image_stands_in(photos, workers):
     usual = ids(loader_of(photos()))
-    with pytest.warns(UserWarning, match="another image stands in"):
+    with pytest.warns(UserWarning, match="is replaced by another image"):
         found = ids(loader_of(photos(3, 4, 19), workers=workers))
     stands_in = {3: 5, 4: 5, 19: 0}
     assert found == [[stands_in.get(number, number) for number in batch] for batch in usual]
@@ -70,7 +70,10 @@ def test_each_is_warned_of_once_by_name_and_counted(photos, workers):
             ids(loader, epoch)
     texts = sorted(str(warning.message) for warning in caught)
     assert len(texts) == 2
-    assert "003.png cannot be read and another image stands in for it: it is in no image format" in texts[0]
+    assert (
+        "003.png cannot be read and is replaced by another image: Pillow does not recognize its image format"
+        in texts[0]
+    )
     assert "007.png" in texts[1]
     assert loader.broken == 2
     assert sorted(name[-7:] for name in loader.broken_names) == ["003.png", "007.png"]
@@ -151,8 +154,8 @@ def bomb(path):
 @pytest.mark.parametrize(
     ("harm", "reason"),
     [
-        (lambda path: path.write_bytes(b""), "no image format that Pillow knows"),
-        (lambda path: path.write_bytes(b"<html>not found</html>"), "no image format that Pillow knows"),
+        (lambda path: path.write_bytes(b""), "Pillow does not recognize its image format"),
+        (lambda path: path.write_bytes(b"<html>not found</html>"), "Pillow does not recognize its image format"),
         (cut_off, "OSError: image file is truncated"),
         (bomb, "DecompressionBombError"),
         (lambda path: path.unlink(), "FileNotFoundError"),

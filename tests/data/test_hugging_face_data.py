@@ -75,14 +75,14 @@ def test_a_broken_image_is_known_by_its_row(saved):
     bad = datasets.Dataset.from_dict({"picture": rows}, features=datasets.Features(picture=datasets.Image()))
     data = open_data(saved(train=bad), "train")
     assert number_of(data.read(0).image) == 1
-    with pytest.raises(BrokenImage, match=r"train\[1\] cannot be read: it is in no image format"):
+    with pytest.raises(BrokenImage, match=r"train\[1\] cannot be read: Pillow does not recognize its image format"):
         data.read(1)
 
 
 def test_several_columns_of_labels_need_a_word(saved):
     both = {"fine": ([0, 1], named("a", "b")), "coarse": ([0, 0], named("x"))}
     spec = saved(train=table([1, 2], **both))
-    with pytest.raises(DataError, match=r"several columns of labels: fine, coarse\. Say which with label_column"):
+    with pytest.raises(DataError, match=r"several label columns: fine, coarse\. Choose one with label_column"):
         open_data(spec, "train")
     assert open_data(spec, "train", label_column="fine").classes == ("a", "b")
     with pytest.raises(DataError, match=r"no column 'color'; it has picture, fine, coarse"):
@@ -96,7 +96,7 @@ def test_several_columns_of_labels_need_a_word(saved):
         ("train", {"classes": ("a", "c")}, r"other classes than expected: it lacks c and adds b"),
         ("gap", {}, r"row 1: the column 'label' is empty"),
         ("wrong", {}, r"image 1: label -1 is outside 0\.\.1"),
-        ("none", {"classes": ("a", "b")}, r"none has no labels; 2 classes were expected"),
+        ("none", {"classes": ("a", "b")}, r"none has no labels, but 2 classes were expected"),
     ],
 )
 def test_what_is_wrong_is_said_before_training(saved, split, options, message):
@@ -165,5 +165,5 @@ def test_without_the_package_the_error_says_what_to_install(monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(DataError, match=r"need the package 'datasets': pip install foveate\[data\]"):
+    with pytest.raises(DataError, match=r"needs the package 'datasets': pip install foveate\[data\]"):
         open_data("hf:x", "train")

@@ -239,7 +239,7 @@ def test_only_one_epoch_runs_at_a_time(photos):
     first = loader.epoch(0)
     next(first)
     second = loader.epoch(1)
-    with pytest.raises(RuntimeError, match=r"Another epoch of this loader has begun; epoch 0 cannot go on"):
+    with pytest.raises(RuntimeError, match=r"Another epoch of this loader has started; epoch 0 cannot continue"):
         next(first)
     assert len(list(second)) == 3
 
@@ -261,12 +261,12 @@ def test_what_goes_to_workers_can_be_sent(photos):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 0}, r"batch_size is a number of images, 1 or more; got 0"),
-        ({"workers": -1}, r"workers is a number of processes, 0 or more; got -1"),
-        ({"rank": 2, "world": 2}, r"rank counts from 0 to world - 1; got rank=2, world=2"),
-        ({"repeats": 0}, r"repeats is how often an image comes in an epoch, 1 or more; got 0"),
-        ({"max_broken": 5}, r"max_broken is a share, in \[0, 1\]; got 5\. For 5 % write 0\.05"),
-        ({"world": 4}, r"batch_size=6 is over all processes and must divide by world=4"),
+        ({"batch_size": 0}, r"batch_size must be at least 1, got 0"),
+        ({"workers": -1}, r"workers must be at least 0, got -1"),
+        ({"rank": 2, "world": 2}, r"rank must be between 0 and world - 1, got rank=2, world=2"),
+        ({"repeats": 0}, r"repeats must be at least 1, got 0"),
+        ({"max_broken": 5}, r"max_broken must be a share in \[0, 1\], got 5\. For 5 % write 0\.05"),
+        ({"world": 4}, r"batch_size=6 is over all processes and must be divisible by world=4"),
         ({"batch_size": 24}, r"23 images do not fill one batch of 24"),
         ({"batch_size": 11, "world": 11, "drop_last": False}, r"The last batch has 1 images for world=11 processes"),
     ],
@@ -279,9 +279,9 @@ def test_a_wrong_loader_is_refused(photos, options, message):
 def test_a_wrong_place_in_an_epoch_is_refused(photos):
     loader = Loader(photos, plain, **SIZES, train=True)
     assert list(loader.epoch(0, start=3)) == []
-    with pytest.raises(DataError, match=r"An epoch has 3 batches; got start=4"):
+    with pytest.raises(DataError, match=r"An epoch has 3 batches, got start=4"):
         loader.epoch(0, start=4)
-    with pytest.raises(DataError, match=r"count from 0; got epoch -1, batch 0"):
+    with pytest.raises(DataError, match=r"count from 0, got epoch -1, batch 0"):
         loader.epoch(-1)
 
 
@@ -295,7 +295,10 @@ def untouched(image):
 
 @pytest.mark.parametrize(
     ("transform", "message"),
-    [(by_brightness, r"shapes \[\(3, 4, 4\), \(3, 5, 4\)\]; a batch needs one"), (untouched, "it returned Image for")],
+    [
+        (by_brightness, r"shapes \[\(3, 4, 4\), \(3, 5, 4\)\]; a batch needs a single shape"),
+        (untouched, "it returned Image for"),
+    ],
 )
 def test_a_transform_that_gives_no_batch_is_named(photos, transform, message):
     with pytest.raises(DataError, match=message):

@@ -255,14 +255,14 @@ def test_workers_change_nothing():
 @pytest.mark.parametrize(
     ("spec", "split", "words"),
     [
-        ("scenes:size=31", "val", f"{SMALLEST} or more; got 31"),
-        ("scenes:count=0", "val", "1 or more; got 0"),
-        ("scenes:count=-5", "val", "1 or more; got -5"),
-        ("scenes:seed=-1", "val", "0 or more; got -1"),
+        ("scenes:size=31", "val", f"at least {SMALLEST}, got 31"),
+        ("scenes:count=0", "val", "at least 1, got 0"),
+        ("scenes:count=-5", "val", "at least 1, got -5"),
+        ("scenes:seed=-1", "val", "at least 0, got -1"),
         ("scenes:color=3", "val", "no option 'color'. Write scenes:count=500"),
         ("scenes:96", "val", "no option '96'"),
         ("scenes:size=big", "val", "size takes a whole number; got 'big'"),
-        ("scenes:size=96,size=97", "val", "has a value twice"),
+        ("scenes:size=96,size=97", "val", "sets an option twice"),
         ("scenes:", "test", "no split 'test'; it has train, val"),
         ("scenes:", "all", "no split 'all'"),
         ("scenes:count=5", "train", "no image of 5 of its 10 classes"),
@@ -279,12 +279,12 @@ def test_bad_numbers_from_python():
         scene(0, split="tests")
     with pytest.raises(DataError, match="index=-1"):
         scene(-1)
-    with pytest.raises(DataError, match="32 or more; got 8"):
+    with pytest.raises(DataError, match="at least 32, got 8"):
         scene(0, size=8)
-    with pytest.raises(IndexError, match="3 scenes; got index 3"):
+    with pytest.raises(IndexError, match="3 scenes, got index 3"):
         Scenes("val", 3).open(3)
 
 
 def test_options_of_other_data_are_refused():
-    with pytest.raises(DataError, match="no use for root"):
+    with pytest.raises(DataError, match="does not take root"):
         open_data("scenes:", "train", root="somewhere")

@@ -62,7 +62,7 @@ def test_a_test_split_is_not_replaced_by_validation_data(folder):
 def test_several_splits_that_could_be_meant_are_named(tmp_path, write):
     for name in ("old_val", "new_val", "train"):
         write(tmp_path / name / "cat" / "0.png")
-    with pytest.raises(DataError, match=r"several splits for 'val': new_val, old_val\. Ask for one of them"):
+    with pytest.raises(DataError, match=r"several splits for 'val': new_val, old_val\. Name one of them"):
         open_data(tmp_path, "val")
     assert open_data(tmp_path, "old_val").split == "old_val"
 
@@ -93,7 +93,7 @@ def test_class_folders_without_splits_are_training_data_and_never_validation_dat
     undivided = folder / "train"
     assert len(open_data(undivided, "train")) == len(open_data(undivided, "all")) == 5
     assert len(open_data(folder / "val", "val")) == len(open_data(folder / "val", "validation")) == 3
-    with pytest.raises(DataError, match=r"not divided into splits, so it has no split 'val'.*ask for 'all'"):
+    with pytest.raises(DataError, match=r"not divided into splits, so it has no split 'val'.*use 'all'"):
         open_data(undivided, "val")
 
 
@@ -111,7 +111,7 @@ def test_other_classes_than_in_training_are_an_error(folder):
         open_data(folder, "val", classes=("cat", "dog", "eel"))
     with pytest.raises(DataError, match=r"it adds dog\."):
         open_data(folder, "val", classes=("cat",))
-    with pytest.raises(DataError, match=r"has 2 classes; 3 were asked for"):
+    with pytest.raises(DataError, match=r"has 2 classes, but num_classes=3"):
         open_data(folder, "val", num_classes=3)
 
 
@@ -120,7 +120,7 @@ def test_a_folder_without_images_or_with_loose_ones_is_an_error(folder, tmp_path
     with pytest.raises(DataError, match=r"none has no images\."):
         open_data(tmp_path / "none", "train")
     write(folder / "train" / "loose.png")
-    with pytest.raises(DataError, match=r"class folders and 1 images beside them: loose\.png"):
+    with pytest.raises(DataError, match=r"class folders and also 1 images: loose\.png"):
         open_data(folder, "train")
 
 
@@ -169,17 +169,17 @@ def test_names_that_look_like_numbers_are_names_where_classes_say_so(table):
         (("file,label",), {}, r"has no rows"),
         (("file,label", "a.png,0", "b.png,"), {}, r"line 3: the column 'label' is empty"),
         (("file,label", "a.png,0", "b.png"), {}, r"line 3: the column 'label' is empty"),
-        (("file,label", "a.png,0", "x.png,1", "y.png,1"), {}, r"2 files of 3 that are not there: x.png, y.png"),
+        (("file,label", "a.png,0", "x.png,1", "y.png,1"), {}, r"2 of 3 files in .* do not exist: x.png, y.png"),
         (("file,label", "a.png,0", "b.png,-1"), {}, r"line 3: label -1 is outside 0..0"),
         (("file,label", "a.png,0", "b.png,2"), {"num_classes": 2}, r"line 3: label 2 is outside 0..1"),
         (("file,label", "a.png,0", "b.png,2"), {}, r"no image of 1 of its 3 classes: 1\..*allow_empty_classes"),
         (("file,label", "a.png,0", "b.png,1"), {"num_classes": 3}, r"no image of 1 of its 3 classes: 2\."),
         (("file,label", "a.png,0", "b.png,1.0"), {}, r"line 2: the label '0' .* Other labels are names"),
-        (("file,label", "a.png,0.0", "b.png,1.0"), {}, r"line 2: the label '0.0' .* Write it without a point"),
+        (("file,label", "a.png,0.0", "b.png,1.0"), {}, r"line 2: the label '0.0' .* Write it without a decimal point"),
         (("file,label", "a.png,cat", "b.png,3"), {}, r"line 3: the label '3' is neither"),
         (("file,label", "a.png,cat", "b.png,cow"), {"classes": ("cat", "dog")}, r"line 3: 'cow' is not one of the 2"),
-        (("file,label", "a.png,cat", "b.png,dog"), {"num_classes": 3}, r"has 2 classes; 3 were asked for"),
-        (("file", "a.png"), {"classes": ("cat",)}, r"no column 'label'; 1 classes were expected"),
+        (("file,label", "a.png,cat", "b.png,dog"), {"num_classes": 3}, r"has 2 classes, but num_classes=3"),
+        (("file", "a.png"), {"classes": ("cat",)}, r"no column 'label', but 1 classes were expected"),
         (("file,label,split", "a.png,0,train"), {"split": "val"}, r"has no split 'val'; it has train"),
         (("file,label", "a.png,0"), {"split": "val"}, r"not divided into splits"),
     ],
@@ -203,14 +203,14 @@ def test_a_class_without_images_may_be_missing_from_evaluation(table):
 @pytest.mark.parametrize(
     ("spec", "options", "message"),
     [
-        ("nowhere", {}, r"nowhere does not exist\. Data are a folder, .*, wds:PATTERN, torchvision:NAME or scenes:"),
+        ("nowhere", {}, r"nowhere does not exist\. Data can be a folder, .*, wds:PATTERN, torchvision:NAME or scenes:"),
         ("nowhere.csv", {}, r"There is no file nowhere\.csv"),
-        ("s3:bucket", {}, r"s3:bucket does not exist\. Data are"),
-        (".", {"root": "x"}, r"has no use for root; it is for torchvision: data"),
-        ("hf:x", {"length": 5}, r"has no use for length; it is for wds: data"),
-        (".", {"num_classes": 0}, r"num_classes is a number of classes, 1 or more; got 0"),
+        ("s3:bucket", {}, r"s3:bucket does not exist\. Data can be"),
+        (".", {"root": "x"}, r"does not take root, which is for torchvision: data"),
+        ("hf:x", {"length": 5}, r"does not take length, which is for wds: data"),
+        (".", {"num_classes": 0}, r"num_classes must be at least 1, got 0"),
         (".", {"classes": ("a", "b"), "num_classes": 3}, r"num_classes=3 but classes has 2 names"),
-        (".", {"classes": ("a", "b", "a")}, r"classes has names twice: a\."),
+        (".", {"classes": ("a", "b", "a")}, r"classes has repeated names: a\."),
     ],
 )
 def test_a_wrong_request_says_what_is_known(spec, options, message):

@@ -223,11 +223,15 @@ def test_a_split_goes_into_the_address(data, server):
     ("name", "options", "message"),
     [
         ("none.tar", {}, r"none\.tar cannot be read: HTTP Error 404"),
-        ("pets-train-0.tar", {"num_classes": None}, r"cannot be counted in a stream\. Give num_classes or classes"),
-        ("pets-train-0.tar", {"length": 0}, r"length is the number of images in all shards, 1 or more; got 0"),
+        (
+            "pets-train-0.tar",
+            {"num_classes": None},
+            r"whose number is unknown in a stream\. Set num_classes or classes",
+        ),
+        ("pets-train-0.tar", {"length": 0}, r"length, the number of images in all shards, must be at least 1, got 0"),
         ("pets-train-0.tar", {"split": "val"}, r"not divided into splits"),
         ("empty.tar", {}, r"empty\.tar has no images"),
-        ("plain.tar", {"classes": ("a", "b", "c")}, r"plain\.tar has no labels; 3 classes were expected"),
+        ("plain.tar", {"classes": ("a", "b", "c")}, r"plain\.tar has no labels, but 3 classes were expected"),
     ],
 )
 def test_what_can_be_known_of_a_stream_is_checked_when_it_is_opened(data, server, tmp_path, name, options, message):
@@ -241,15 +245,15 @@ def test_a_loader_that_cannot_work_with_a_stream_is_refused(data, server):
     unknown = open_data(f"wds:{server[0]}/pets-train-{{0..4}}.tar", "train", num_classes=3)
     for source, options, message in (
         (unknown, {}, r"needs the number of images: open_data\(\.\.\., length=\.\.\.\)"),
-        (data, {"world": 6, "batch_size": 6}, r"5 shards cannot be shared out among world=6 processes"),
-        (data, {"drop_last": False}, "whole batches only"),
+        (data, {"world": 6, "batch_size": 6}, r"5 shards are too few for world=6 processes"),
+        (data, {"drop_last": False}, "full batches only"),
         (data, {"batch_size": 21}, "20 images do not fill one batch of 21"),
     ):
         with pytest.raises(DataError, match=message):
             loader_of(source, **options)
-    with pytest.raises(DataError, match=r"begins at batch 0; got start=1"):
+    with pytest.raises(DataError, match=r"must start at batch 0, got start=1"):
         loader_of(data, train=False).epoch(0, start=1)
-    with pytest.raises(TypeError, match="known only at its end"):
+    with pytest.raises(TypeError, match="number of batches is not known"):
         len(loader_of(data, train=False))
 
 

@@ -56,7 +56,7 @@ def test_nothing_is_downloaded_unless_asked_for(tmp_path, monkeypatch):
 
 
 def test_a_set_that_is_not_there_says_how_to_get_it(tmp_path):
-    with pytest.raises(DataError, match=r"cannot be opened in .*download=True fetches it"):
+    with pytest.raises(DataError, match=r"cannot be opened in .*To download it, set download=True"):
         open_data("torchvision:CIFAR100", "train", root=tmp_path)
 
 
@@ -81,7 +81,7 @@ def test_a_broken_image_is_known_by_its_number(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("spec", "options", "message"),
     [
-        ("torchvision:Nonsense", {"root": "x"}, r"not a set that can be opened by name\. Known: CIFAR10, CIFAR100"),
+        ("torchvision:Nonsense", {"root": "x"}, r"not a supported dataset\. Supported: CIFAR10, CIFAR100"),
         ("torchvision:CIFAR10", {}, r"needs root, the folder"),
         ("torchvision:OxfordIIITPet", {"root": "x", "split": "extra"}, r"no split 'extra'; it has test, trainval"),
         ("torchvision:EuroSAT", {"root": "x", "split": "val"}, r"not divided into splits"),
@@ -95,7 +95,7 @@ def test_a_wrong_request_is_refused(spec, options, message):
 def test_other_classes_are_refused(root):
     names = list(open_data("torchvision:FashionMNIST", "train", root=root).classes)
     for options, message in (
-        ({"num_classes": 11}, "has 10 classes; 11 were asked for"),
+        ({"num_classes": 11}, "has 10 classes, but num_classes=11"),
         ({"classes": [*names[:9], "eel"]}, r"it lacks eel and adds Ankle boot"),
         ({"classes": names[::-1]}, "in another order"),
     ):

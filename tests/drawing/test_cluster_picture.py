@@ -75,5 +75,5 @@ def test_stages_that_cannot_be_shown_are_refused(clustr, stage, words):
 def test_a_model_without_clusters_is_refused(photo):
     with pytest.raises(ValueError, match="does not cluster keys"):
         clusters(make("timm-cls"), [photo])
-    with pytest.raises(ValueError, match=r"Block 0 has no clusters. Blocks that have: \[1, 2\]"):
+    with pytest.raises(ValueError, match=r"Block 0 has no clusters. Blocks with clusters: \[1, 2\]"):
         cluster_maps(reduced("timm-cls", fv.ClusterAttention()), images(1), blocks=[0])

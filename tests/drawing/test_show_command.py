@@ -38,7 +38,7 @@ def run(photo, *options):
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("x.psd", "picture format that can be written"), ("x", "can be written"), ("folder.png", "is a directory")],
+    [("x.psd", "image format that can be written"), ("x", "can be written"), ("folder.png", "is a directory")],
 )
 def test_a_target_that_cannot_be_written_is_refused_before_the_work(name, words, photo, tmp_path, drawn, capsys):
     (tmp_path / "folder.png").mkdir()
@@ -51,7 +51,7 @@ def test_a_target_that_cannot_be_written_is_refused_before_the_work(name, words,
 @pytest.mark.parametrize("option", ["--at", "--channels", "--stage"])
 def test_an_option_of_another_picture_is_refused(option, photo, drawn, capsys):
     assert run(photo, option, 1) == 2
-    assert f"features has no {option}. Pictures that have: none." in capsys.readouterr().err
+    assert f"features has no {option}. Pictures with {option}: none." in capsys.readouterr().err
     assert drawn == []
 
 

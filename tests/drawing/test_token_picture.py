@@ -134,7 +134,7 @@ def test_a_patch_in_several_tokens_is_drawn_with_the_heaviest():
     found = TokenMap.of(traced(Assignment(src, dst, weight, 6, 2)), 0)
     assert found.owner.flatten().tolist() == [0, 0, 0, 1, 1, -1]
     assert found.overlaps
-    assert "drawn with the one it weighs most in" in legend([found])
+    assert "drawn with the one where its weight is largest" in legend([found])
     assert not TokenMap.of(traced(owners(0, 0, 1, 1, 1, 1)), 0).overlaps
 
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from browser.example_report import comparison
@@ -68,6 +68,11 @@ def test_a_new_column_is_one_entry(one_more):
     assert Comparison.from_dict(compared.as_dict()) == compared
 
 
+def test_the_csv_file_has_every_column():
+    names = [name for column in COLUMNS for name in column.parts or (column.name,)]
+    assert next(csv.reader(io.StringIO(as_csv(comparison())))) == [*names, "recommended"]
+
+
 def test_what_another_task_measures_is_kept():
     compared = comparison()
     entries = tuple(dataclasses.replace(entry, metrics={"miou": 71.5}) for entry in compared.entries)
@@ -87,6 +92,8 @@ def test_52_of_60_is_one_number_everywhere():
     assert "86.7\N{NARROW NO-BREAK SPACE}% agreement" in page
 
 
+@example((9_999, 10_000))
+@example((1, 10_000))
 @given(st.integers(1, 10_000).flatmap(lambda total: st.tuples(st.integers(0, total), st.just(total))))
 def test_only_all_is_100_and_only_none_is_0(counts):
     part, total = counts

@@ -181,13 +181,13 @@ def test_variants_share_no_tensor(model):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"batch_size": 0}, "batch_size is a whole number, 1 or more; got 0"),
-        ({"warmup": 0}, "warmup is a whole number"),
-        ({"rounds": 1.5}, "rounds is a whole number"),
-        ({"threads": True}, "threads is a whole number"),
-        ({"rounds": None, "seconds": 0}, "seconds is a time to measure for, above 0"),
-        ({"device": "abacus"}, "There is no device 'abacus' here"),
-        ({"image_size": (160, 160)}, r"image_size is \(channels, height, width\)"),
+        ({"batch_size": 0}, "batch_size must be an integer of at least 1, got 0"),
+        ({"warmup": 0}, "warmup must be an integer"),
+        ({"rounds": 1.5}, "rounds must be an integer"),
+        ({"threads": True}, "threads must be an integer"),
+        ({"rounds": None, "seconds": 0}, "seconds must be above 0, got 0"),
+        ({"device": "abacus"}, "Device 'abacus' is not available"),
+        ({"image_size": (160, 160)}, r"image_size must be \(channels, height, width\)"),
         ({"image_size": (3, 100, 160)}, "The image is 100 x 160"),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from foveate.evaluation.side_by_side import evaluate, predict_side_by_side
+from foveate.evaluation.side_by_side import evaluate, first_images, predict_side_by_side
 from foveate.tasks import Classification
 
 CPU = torch.device("cpu")
@@ -69,5 +69,11 @@ def test_a_batch_counts_for_all_models_or_for_none():
 
 
 def test_outputs_that_are_not_finite_are_an_error():
-    with pytest.raises(ValueError, match="b: the model's outputs are not finite"):
+    with pytest.raises(ValueError, match="b: the model's outputs are NaN or infinite"):
         evaluate({**models([]), "b": Says("b", [], float("nan"))}, batches(1), Classification(2), CPU, compare=True)
+
+
+@pytest.mark.parametrize(("limit", "sizes"), [(None, [2, 2, 2]), (1, [1]), (3, [2, 1]), (4, [2, 2]), (9, [2, 2, 2])])
+def test_the_limit_is_a_number_of_images(limit, sizes):
+    found = list(first_images(batches(3), limit))
+    assert [len(pair.images) for pair in found] == [len(pair.targets) for pair in found] == sizes

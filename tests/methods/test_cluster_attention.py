@@ -78,19 +78,17 @@ def test_thresholds_travel_with_the_model():
 
 
 WRONG = {
-    "ratio is above 1": lambda: fv.ClusterAttention(ratio=0.5),
-    "blocks needs a ratio": lambda: fv.ClusterAttention(blocks=(1,)),
-    "sharpness is above 0": lambda: fv.ClusterAttention(sharpness=0),
-    "k is 1 or more": lambda: fv.ClusterAttention(k=0),
-    "average is a share": lambda: fv.ClusterAttention(average=0),
-    "ratio is 37, and there are 36 tokens": lambda: fv.reduce_(make("timm-cls"), fv.ClusterAttention(ratio=37)),
+    "ratio must be above 1": lambda: fv.ClusterAttention(ratio=0.5),
+    "blocks needs ratio": lambda: fv.ClusterAttention(blocks=(1,)),
+    "sharpness must be above 0": lambda: fv.ClusterAttention(sharpness=0),
+    "k must be at least 1": lambda: fv.ClusterAttention(k=0),
+    "average must be a share": lambda: fv.ClusterAttention(average=0),
+    "ratio=37 is more than the 36 tokens": lambda: fv.reduce_(make("timm-cls"), fv.ClusterAttention(ratio=37)),
     "names block 4": lambda: fv.reduce_(make("timm-cls"), fv.ClusterAttention(ratio=2, blocks=(4,))),
-    "k must be below the 36 tokens": lambda: fv.reduce_(make("timm-cls"), fv.ClusterAttention(ratio=2, k=36))(
-        images(1)
-    ),
-    "No clusters of this model follow the content": lambda: fv.models.fit_cluster_counts_(
-        make("timm-cls"), [images(1)]
-    ),
+    "k must be less than the number of tokens, 36": lambda: fv.reduce_(
+        make("timm-cls"), fv.ClusterAttention(ratio=2, k=36)
+    )(images(1)),
+    "No clusters of this model depend on content": lambda: fv.models.fit_cluster_counts_(make("timm-cls"), [images(1)]),
     "asks for 40 tokens": lambda: fv.reduce_(make("timm-cls"), fv.ClusterAttention(), fv.Keep({1: 40})),
 }
 

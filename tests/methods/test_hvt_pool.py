@@ -186,17 +186,17 @@ def test_positions_learn_through_images_of_another_size():
 @pytest.mark.parametrize(
     ("make_method", "match"),
     [
-        (lambda: HVTPool(0), "stages is 1 or more; got 0"),
+        (lambda: HVTPool(0), "stages must be at least 1, got 0"),
         (lambda: HVTPool("2"), "HVTPool.stages .*'2'"),
-        (lambda: HVTPool(pool="median"), "pool is one of max, avg, conv; got 'median'"),
-        (lambda: HVTPool(pool_dim=3), "pool_dim is one of 1, 2; got 3"),
+        (lambda: HVTPool(pool="median"), "pool must be one of max, avg, conv; got 'median'"),
+        (lambda: HVTPool(pool_dim=3), "pool_dim must be one of 1, 2; got 3"),
         (
             lambda: HVTPool(5).own_counts(12, (14, 14)),
-            r"does not divide 12 blocks.*depth is 5, 10, 15, 20, .*stages are 1, 2, 3, 4, 6, 12",
+            r"does not divide 12 blocks.*Use 5, 10, 15, 20, .*blocks.*or 1, 2, 3, 4, 6, 12 stages",
         ),
         (lambda: HVTPool(13).own_counts(12, (14, 14)), "more than the model's 12 blocks"),
-        (lambda: HVTPool(12).own_counts(12, (14, 14)), "2 tokens at block 6, too few"),
-        (lambda: HVTPool(6, pool_dim=2).own_counts(12, (4, 4)), "1 token at block 4, too few"),
+        (lambda: HVTPool(12).own_counts(12, (14, 14)), "2 tokens left at block 6, too few"),
+        (lambda: HVTPool(6, pool_dim=2).own_counts(12, (4, 4)), "1 token left at block 4, too few"),
     ],
 )
 def test_bad_requests_are_refused_with_words(make_method, match):

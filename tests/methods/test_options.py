@@ -117,12 +117,12 @@ def test_text_takes_spaces_and_the_usual_words_for_yes_and_no():
         ),
         ("", r"no method ''\. Known: "),
         ("evit:fused=true", "EViT has no option 'fused'. Its options: fuse, normalize, proportional_attention"),
-        ("topk:seed=1", "TopK has no option 'seed'. It has none"),
-        ("evit:fuse=perhaps", "EViT.fuse is true or false; got 'perhaps'"),
-        ("random:seed=many", "RandomSelect.seed is a whole number; got 'many'"),
-        ("random:seed=1.5", "RandomSelect.seed is a whole number; got '1.5'"),
-        ("free-slice:site=attic", "FreeSlice.site is one of .*post_attn.*; got 'attic'"),
-        ("evit:fuse", "written name=value; got 'fuse' in 'evit:fuse'"),
+        ("topk:seed=1", "TopK has no option 'seed'. It has no options"),
+        ("evit:fuse=perhaps", "EViT.fuse must be true or false; got 'perhaps'"),
+        ("random:seed=many", "RandomSelect.seed must be a whole number; got 'many'"),
+        ("random:seed=1.5", "RandomSelect.seed must be a whole number; got '1.5'"),
+        ("free-slice:site=attic", "FreeSlice.site must be one of .*post_attn.*; got 'attic'"),
+        ("evit:fuse", "as name=value; got 'fuse' in 'evit:fuse'"),
     ],
 )
 def test_a_mistake_in_text_is_named(text, words):
@@ -155,13 +155,13 @@ def choosy():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"taste": "bitter"}, "taste is one of sweet, sour; got 'bitter'"),
-        ({"amount": "much"}, "amount is a finite number; got 'much'"),
-        ({"amount": "nan"}, "amount is a finite number; got nan"),
-        ({"amount": float("inf")}, "amount is a finite number; got inf"),
-        ({"amount": True}, "amount is a finite number; got True"),
-        ({"amount": None}, "amount is a finite number; got None"),
-        ({"word": 3}, "word is text; got 3"),
+        ({"taste": "bitter"}, "taste must be one of sweet, sour; got 'bitter'"),
+        ({"amount": "much"}, "amount must be a finite number; got 'much'"),
+        ({"amount": "nan"}, "amount must be a finite number; got nan"),
+        ({"amount": float("inf")}, "amount must be a finite number; got inf"),
+        ({"amount": True}, "amount must be a finite number; got True"),
+        ({"amount": None}, "amount must be a finite number; got None"),
+        ({"word": 3}, "word must be text; got 3"),
     ],
 )
 def test_options_that_are_words_numbers_or_text_are_checked_in_data_and_in_python(choosy, options, words):
@@ -189,7 +189,7 @@ def test_a_single_whole_number_stands_for_a_list_of_one():
 
 @pytest.mark.parametrize("blocks", ["36", 2.0, True, None, (1, True), [0.5]])
 def test_anything_else_is_not_a_list_of_whole_numbers(blocks):
-    with pytest.raises(ValueError, match=r"StridedConv\.blocks is one or more whole numbers; got"):
+    with pytest.raises(ValueError, match=r"StridedConv\.blocks must be one or more whole numbers; got"):
         StridedConv(blocks)
 
 
@@ -291,17 +291,23 @@ def test_every_method_says_what_it_does(name):
 @pytest.mark.parametrize(
     ("build_it", "match"),
     [
-        (lambda: TokenPooling(weights="significnce"), "TokenPooling.weights is one of significance, size, none; got"),
+        (
+            lambda: TokenPooling(weights="significnce"),
+            "TokenPooling.weights must be one of significance, size, none; got",
+        ),
         (
             lambda: TokenPooling(clustering="k-means"),
-            "clustering is one of kmedoids, kmeans; got 'k-means'",
+            "clustering must be one of kmedoids, kmeans; got 'k-means'",
         ),
-        (lambda: TokenPooling(iterations=2.5), "TokenPooling.iterations is a whole number; got 2.5"),
-        (lambda: Ward(search="gredy"), "Ward.search is one of rounds, greedy; got 'gredy'"),
-        (lambda: EViT(fuse="no"), "EViT.fuse is true or false; got 'no'"),
-        (lambda: RandomSelect(seed=True), "RandomSelect.seed is a whole number; got True"),
-        (lambda: HVTPool(pool_dim=True), "HVTPool.pool_dim is one of 1, 2; got True"),
-        (lambda: ClusterAttention(sharpness=float("nan")), "ClusterAttention.sharpness is a finite number; got nan"),
+        (lambda: TokenPooling(iterations=2.5), "TokenPooling.iterations must be a whole number; got 2.5"),
+        (lambda: Ward(search="gredy"), "Ward.search must be one of rounds, greedy; got 'gredy'"),
+        (lambda: EViT(fuse="no"), "EViT.fuse must be true or false; got 'no'"),
+        (lambda: RandomSelect(seed=True), "RandomSelect.seed must be a whole number; got True"),
+        (lambda: HVTPool(pool_dim=True), "HVTPool.pool_dim must be one of 1, 2; got True"),
+        (
+            lambda: ClusterAttention(sharpness=float("nan")),
+            "ClusterAttention.sharpness must be a finite number; got nan",
+        ),
     ],
 )
 def test_a_misspelt_option_is_refused_in_python_too(build_it, match):

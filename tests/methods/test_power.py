@@ -202,7 +202,7 @@ def test_counts_found_can_be_kept_by_other_methods():
 
 def test_a_search_is_refused_where_the_last_block_is_exact_and_its_counts_are_not():
     model = make("timm-cls")
-    with pytest.raises(fv.PlanError, match="PoWERSearch acts in the last block too"):
+    with pytest.raises(fv.PlanError, match="PoWERSearch also acts in the last block"):
         fv.reduce_(model, PoWERSearch(), exact_last_block=True)
     counts = found_counts(fv.reduce_(model, PoWERSearch()))
     fv.reduce_(fv.restore_(model), PoWER(), fv.Keep(counts), exact_last_block=True)

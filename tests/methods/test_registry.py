@@ -59,7 +59,7 @@ def test_names_can_be_filtered():
     assert list_methods("nothing*") == []
     assert list_methods(kind="pool") == ["HVTPool", "StridedConv"]
     assert list_methods("h*", kind="pool") == ["HVTPool"]
-    with pytest.raises(ValueError, match=r"kind is one of select, .*; got 'pooling'"):
+    with pytest.raises(ValueError, match=r"kind must be one of select, .*; got 'pooling'"):
         list_methods(kind="pooling")
 
 
@@ -72,9 +72,9 @@ def test_names_can_be_filtered():
         (
             lambda: make_class(kind="odd"),
             ValueError,
-            "Odd.kind is one of select, merge, cluster, pool, learned; got 'odd'",
+            "Odd.kind must be one of select, merge, cluster, pool, learned; got 'odd'",
         ),
-        (lambda: make_class(site="kv"), ValueError, "Odd.site is a foveate.methods.Site; got 'kv'"),
+        (lambda: make_class(site="kv"), ValueError, "Odd.site must be a foveate.methods.Site, got 'kv'"),
         (lambda: make_class(assign=Method.assign), TypeError, "a Method class that implements assign"),
         (lambda: make_class(needs=lambda self, has_cls: {"keys"}), ValueError, "needs scores from attention"),
         (lambda: make_class(__annotations__={"kind": str}), ValueError, "Odd has an option 'kind'"),

@@ -138,7 +138,7 @@ def test_too_many_layers_are_refused():
 
 @pytest.mark.parametrize("blocks", [(12,), (-1,), (3, 3), (5, 2)])
 def test_blocks_the_model_does_not_have_are_refused(blocks):
-    with pytest.raises(ValueError, match=r"blocks rise from 0 to 11 in this model; got \("):
+    with pytest.raises(ValueError, match=r"blocks must rise, within 0..11 on this model; got \("):
         StridedConv(blocks).own_counts(12, (14, 14))
 
 

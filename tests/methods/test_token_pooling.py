@@ -19,6 +19,7 @@ from foveate.core import (
     first_by_score,
     kmeans,
     kmedoids,
+    pool,
     unpool,
 )
 from foveate.methods import BlockView, StepShape
@@ -89,6 +90,7 @@ def test_medoids_are_patches_of_the_image_as_they_are(view, rescale, keep):
     view.tokens[:, ::2, 0] = 0  # beside which not even the smallest share of another token would be lost
     assignment = method.assign(view, keep)
     out = method.combine(view, assignment)
+    assert torch.equal(pool(view.tokens, assignment, prefix=PREFIX), out), "the assignment describes what is done"
     clusters = kmedoids(view.patches, first_by_score(view.attn_received, keep), view.attn_received, 3)
     for image, (owner, member) in enumerate(zip(*(t.tolist() for t in clusters), strict=True)):
         assert torch.equal(out[image, :PREFIX], view.tokens[image, :PREFIX])
@@ -180,7 +182,7 @@ def test_only_what_is_read_is_computed():
 def test_options_that_do_not_go_together_are_refused():
     with pytest.raises(ValueError, match="K-Means has no medoids"):
         TokenPooling(clustering="kmeans", output="medoid")
-    with pytest.raises(ValueError, match="iterations is 1 or more; got 0"):
+    with pytest.raises(ValueError, match="iterations must be at least 1, got 0"):
         TokenPooling(iterations=0)
 
 

@@ -158,7 +158,7 @@ def test_options_and_needs():
     assert not Ward(proportional_attention=False).proportional_attention
     assert Ward().needs(True) == {"attn_received", "cls_attn"}
     assert Ward().needs(False) == {"attn_received"}
-    with pytest.raises(ValueError, match="rounds is 1 or more; got 0"):
+    with pytest.raises(ValueError, match="rounds must be at least 1, got 0"):
         Ward(rounds=0)
 
 

@@ -224,21 +224,21 @@ def test_it_is_saved_and_loaded_with_its_options(tmp_path):
 
 
 def test_it_is_no_model_to_reduce():
-    with pytest.raises(fv.UnsupportedModel, match="ClusTR decides itself"):
+    with pytest.raises(fv.UnsupportedModel, match="ClusTR clusters keys and values itself and cannot be reduced"):
         fv.reduce_(small(), fv.ToMe(), fv.RemovePerBlock(1))
 
 
 WRONG = {
-    "1 or more for each of the 4 stages": lambda: small(scales=(64, 16, 4)),
+    "at least 1 for each of the 4 stages": lambda: small(scales=(64, 16, 4)),
     "less than one cluster of 256 tokens": lambda: small(scales=(300, 1, 1, 1))(images(1, 64, 64)),
     "there are 4 tokens": lambda: small()(images(1, 32, 32)),
-    "32 x 32 pixels at least": lambda: small()(images(1, 31, 64)),
-    "attention is cluster or grid": lambda: small(attention="none"),
-    "top_keys is an option of attention='grid'": lambda: small(top_keys=3),
+    "at least 32 x 32 pixels": lambda: small()(images(1, 31, 64)),
+    "attention must be 'cluster' or 'grid'": lambda: small(attention="none"),
+    "top_keys needs attention='grid'": lambda: small(top_keys=3),
     "Clustering has no option 'windows'": lambda: small(clustering={"windows": 3}),
-    "no window, share, attend_within": lambda: small(clustering={"average": 0.5, "share": True}),
-    "choose one of them": lambda: small(clustering={"share": True, "attend_within": 64}),
-    "attend_within is 32 pixels or more": lambda: small(clustering={"attend_within": 16}),
+    "Leave out window, share and attend_within": lambda: small(clustering={"average": 0.5, "share": True}),
+    "Choose one of them": lambda: small(clustering={"share": True, "attend_within": 64}),
+    "attend_within must be at least 32 pixels": lambda: small(clustering={"attend_within": 16}),
     "at most the tokens' width": lambda: small(clustering={"project": 9}),
     "smaller than the stride 2": lambda: GridAttention(8, 2, stride=2)(torch.randn(1, 6, 8), (1, 6)),
 }

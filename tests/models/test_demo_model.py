@@ -134,7 +134,7 @@ def test_weights_are_made_from_a_run(run, tmp_path, model):
 
 def test_a_directory_that_is_no_run_leaves_the_weights_alone(run, tmp_path):
     (run / "log.jsonl").unlink()
-    with pytest.raises(ValueError, match="no finished run of `foveate train scenes`"):
+    with pytest.raises(ValueError, match="not a finished run of `foveate train scenes`"):
         export(run, tmp_path / "new.safetensors")
     assert not (tmp_path / "new.safetensors").exists()
 

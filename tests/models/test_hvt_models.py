@@ -210,15 +210,15 @@ def test_no_weights_are_pretended():
     ("options", "words"),
     [
         ({"stages": 5}, "more than the model's 4 blocks"),
-        ({"stages": 3}, r"does not divide 4 blocks.*the depth is 3, 6, 9, 12.*stages are 1, 2, 4"),
+        ({"stages": 3}, r"does not divide 4 blocks.*Use 3, 6, 9, 12, .*blocks.*or 1, 2, 4 stages"),
         ({"stages": 4, "img_size": 32}, "3 tokens|1 token.*too few to pool again. Use fewer stages"),
         ({"img_size": 60}, "patches of 8 x 8 do not divide images of 60 x 60.*56 x 56 and 64 x 64"),
-        ({"pool": "median"}, "HVTPool.pool is one of max, avg, conv; got 'median'"),
-        ({"pool_dim": 3}, "HVTPool.pool_dim is one of 1, 2; got 3"),
-        ({"stages": -1}, "stages is a whole number, 0 or more; got -1"),
-        ({"stages": "2"}, "stages is a whole number, 0 or more; got '2'"),
-        ({"patch_size": 0}, "patches of 0 x 0; all sides are 1 or more"),
-        ({"num_heads": 0}, "num_heads is 1 or more, each 64 channels wide; got 0"),
+        ({"pool": "median"}, "HVTPool.pool must be one of max, avg, conv; got 'median'"),
+        ({"pool_dim": 3}, "HVTPool.pool_dim must be one of 1, 2; got 3"),
+        ({"stages": -1}, "stages must be a whole number of at least 0, got -1"),
+        ({"stages": "2"}, "stages must be a whole number of at least 0, got '2'"),
+        ({"patch_size": 0}, "all sides must be at least 1, got .*patches of 0 x 0"),
+        ({"num_heads": 0}, "num_heads must be at least 1, got 0. Each head is 64 channels"),
     ],
 )
 def test_bad_input_is_explained(options, words):

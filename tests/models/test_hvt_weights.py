@@ -53,7 +53,7 @@ def test_a_grid_that_cannot_be_known_is_refused(pool_dim):
     with pytest.raises(ValueError, match=r"72 positions, the model has 64.*set_input_size"):
         convert_weights(hvt((48, 96), stages=1, pool_dim=pool_dim).state_dict(), hvt(pool_dim=pool_dim))
     if pool_dim == 2:  # 36 patches look square and were 9 x 4
-        with pytest.raises(ValueError, match=r"foveate\.learned\.0\.pos_embed has 10 positions there and 9"):
+        with pytest.raises(ValueError, match=r"foveate\.learned\.0\.pos_embed has 10 positions in the weights, 9"):
             convert_weights(hvt((72, 32), pool_dim=2).state_dict(), hvt(48, pool_dim=2))
 
 
@@ -66,7 +66,7 @@ def test_a_grid_that_cannot_be_known_is_refused(pool_dim):
         ({"stages": 2}, {"stages": 0}, "other stages or another pooling: 2 names"),
         ({"pool": "max"}, {"pool": "conv"}, "2 names.*learned.0.conv.bias"),
         ({"pool": "conv"}, {"pool": "max"}, "2 names.*learned.0.conv.bias"),
-        ({"pool_dim": 1}, {"pool_dim": 2}, r"31 positions there and 16 .*pool_dim=2"),
+        ({"pool_dim": 1}, {"pool_dim": 2}, r"31 positions in the weights, 16 .*pool_dim=2"),
         (
             {"pool": "conv", "pool_dim": 1},
             {"pool": "conv", "pool_dim": 2},
@@ -114,5 +114,5 @@ def test_what_does_not_fit_is_said_with_the_file(tmp_path):
     with pytest.raises(ValueError, match=r"hvt\.pth do not fit this VisionTransformer"):
         load_model("vit_tiny_patch16_224", weights=path)
     torch.save({"pos_embed": torch.zeros(1, 49, 64), "patch_embed.proj.weight": torch.zeros(7, 5)}, path)
-    with pytest.raises(ValueError, match=r"hvt.pth do not fit .*timm cannot make them fit"):
+    with pytest.raises(ValueError, match=r"hvt.pth do not fit .*timm cannot adapt them"):
         load_weights_(hvt(stages=0), path)

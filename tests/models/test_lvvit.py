@@ -83,7 +83,7 @@ def test_the_last_block_needs_its_patches():
 
 def test_odd_patches_are_refused():
     for patches in (7, (16, 8)):
-        with pytest.raises(ValueError, match="square patches; got"):
+        with pytest.raises(ValueError, match="square patches of even size, got"):
             small(patch_size=patches, img_size=112)
 
 
@@ -116,7 +116,7 @@ def test_features_and_head_apart_are_the_whole_also_while_tokens_are_masked():
         torch.manual_seed(3)
         found.append(run(photos()))
     assert torch.equal(*found)
-    with pytest.raises(ValueError, match="do not say how many patches"):
+    with pytest.raises(ValueError, match="needs to know how many patches"):
         model.forward_head(model.forward_features(photos()).clone())
 
 
@@ -127,5 +127,5 @@ def test_a_reduced_one_takes_images_of_another_size():
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(larger)
     assert fv.cost(model).macs == counter.get_total_flops() // 2
-    with pytest.raises(ValueError, match="cannot make patches of another size; got 8 x 8"):
+    with pytest.raises(ValueError, match="cannot change its patch size, got 8 x 8"):
         model.set_input_size(patch_size=8)

@@ -84,12 +84,12 @@ def test_other_labels_or_checkpoints_are_another_run(folder, tmp_path, interrupt
     interrupted(run, "measure_candidate", 2)
     compare(make("timm-cls"), folder, **QUICK, store=tmp_path)
     names = [f"kind{number}" for number in (1, 0, *range(2, CLASSES))]
-    with pytest.raises(ValueError, match="is of another comparison: data was"):
+    with pytest.raises(ValueError, match="belongs to another comparison: data was"):
         compare(make("timm-cls"), folder, **QUICK, store=tmp_path, resume=True, classes=names)
 
 
 def test_images_given_as_tensors_cannot_be_told_apart_so_that_no_run_goes_on(tmp_path):
-    with pytest.raises(ValueError, match="images given as tensors or batches cannot be resumed"):
+    with pytest.raises(ValueError, match="run on tensors or batches cannot be resumed"):
         compare(make("timm-cls"), images(2), **QUICK, store=tmp_path, resume=True)
 
 
@@ -121,7 +121,7 @@ def test_a_run_with_other_weights_does_not_go_on(folder, tmp_path, interrupted):
     compare(make("timm-cls"), folder, **QUICK, store=tmp_path)
     other = make("timm-cls")
     other.head.bias.data[0] += 1
-    with pytest.raises(ValueError, match="is of another comparison: model was"):
+    with pytest.raises(ValueError, match="belongs to another comparison: model was"):
         compare(other, folder, **QUICK, store=tmp_path, resume=True)
 
 

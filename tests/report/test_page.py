@@ -175,7 +175,7 @@ def test_every_setting_has_its_row_without_any_script(page):
     assert "(1.38\N{EN DASH}1.45)" in rows[3][2]
     assert "37.5\N{NARROW NO-BREAK SPACE}%" in rows[3][2]
     assert "reaches 0.51 of the MACs only." in page
-    assert "ToMe at 0.65 is 1.4x faster" in page
+    assert "ToMe at 0.65 is 1.4x as fast" in page
     assert "A processor" in page
     assert "some/folder" in page
     assert f"foveate {fv.__version__}" in page

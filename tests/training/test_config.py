@@ -113,8 +113,8 @@ def test_the_last_change_holds_and_entries_add_up():
 
 
 WRONG_CHANGES = {
-    "optimizer.lr": "changed as section.name=value, such as optimizer.lr=1e-3; got 'optimizer.lr'",
-    "lr=1": "changed as section.name=value",
+    "optimizer.lr": "Write a change as section.name=value, e.g. optimizer.lr=1e-3; got 'optimizer.lr'",
+    "lr=1": "Write a change as section.name=value",
     "optimzer.lr=1": "There is no section called 'optimzer'. Did you mean optimizer?",
     "description.x=1": "There is no section called 'description'. Known: model, reduction, data",
     "optimizer.weight_decai=1": "There is no value in optimizer called 'weight_decai'. Did you mean weight_decay?",
@@ -129,7 +129,7 @@ WRONG_CHANGES = {
     "model.pretrained=1": "model.pretrained takes true or false; got 1",
     "reduction.blocks=3,x": "reduction.blocks takes a list",
     "reduction.blocks=3.5": "reduction.blocks takes a whole number; got 3.5",
-    "model.freeze=everything": "model.freeze is one of nothing, backbone; got 'everything'",
+    "model.freeze=everything": "model.freeze must be one of nothing, backbone; got 'everything'",
     "model.options=3": "model.options takes a table of values; got 3",
     "model.options=abc": "model.options takes a table of values; got 'abc'",
 }
@@ -147,7 +147,7 @@ def test_a_wrong_change_is_refused(change):
     [
         ({"optimzer": {}}, "There is no value in FILE called 'optimzer'. Did you mean optimizer?"),
         ({"optimizer": {"lrr": 1}}, "There is no value in FILE: optimizer called 'lrr'. Did you mean lr?"),
-        ({"optimizer": 3}, "FILE: optimizer is a section of values; got 3."),
+        ({"optimizer": 3}, "FILE: optimizer must be a section of values, got 3."),
         ({"source": 3}, "FILE: source takes text; got 3."),
         ({"optimizer": {"lr": "1e-3"}}, "FILE: optimizer.lr takes a number; got '1e-3'."),
         ({"optimizer": {"lr": [1.0]}}, "FILE: optimizer.lr takes a number; got [1.0]."),
@@ -158,7 +158,7 @@ def test_a_wrong_change_is_refused(change):
         ({"reduction": {"keep": [3]}}, "FILE: reduction.keep takes a table of values; got [3]."),
         (
             {"objective": {"kind": ["classify"]}},
-            "FILE: objective.kind is one of classify, distill, power-search, dynamicvit",
+            "FILE: objective.kind must be one of classify, distill, power-search, dynamicvit",
         ),
     ],
 )

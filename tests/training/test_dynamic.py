@@ -41,7 +41,7 @@ def test_ratio_loss_by_hand():
     first, second = torch.tensor([[1.0, 1, 1, 0], [1, 0, 0, 0]]), torch.tensor([[1.0, 0, 0, 0], [1, 0, 0, 0]])
     expected = (((0.75 - 0.5) ** 2 + (0.25 - 0.5) ** 2) / 2 + 0) / 2
     assert ratio_loss([first, second], [0.5, 0.25]).item() == pytest.approx(expected)
-    with pytest.raises(ValueError, match="1 stages of decisions and 2 ratios"):
+    with pytest.raises(ValueError, match="1 stages of decisions but 2 target ratios"):
         ratio_loss([first], [0.5, 0.25])
 
 
@@ -185,7 +185,7 @@ def test_nothing_to_learn_is_said_before_training(images_folder, tmp_path):
         Dynamic(whole, kl=0, tokens=0)
     for change, words in (
         ("model.freeze=backbone", "predictors are frozen"),
-        ("reduction.warmup_epochs=1", "let the keep rate fall from 1"),
+        ("reduction.warmup_epochs=1", "start at keep rate 1, where DynamicViT has no predictors"),
     ):
         with pytest.raises(ValueError, match=words):
             Run(small_config(images_folder, *TRAINED, "objective.kl_weight=0", change), tmp_path)

@@ -36,7 +36,7 @@ def test_a_recipe_is_run_by_its_name(images_folder, tmp_path, caplog):
     assert [record.name for record in caplog.records] == ["foveate"] * 2
     assert "Training on" in caplog.text
     assert "epoch 0: loss" in caplog.text
-    with pytest.raises(ValueError, match=r"holds a run already.*resume=True"):
+    with pytest.raises(ValueError, match=r"already holds a run.*resume=True"):
         fv.train("finetune", out=tmp_path / "run")
 
 
@@ -53,14 +53,14 @@ def test_values_win_over_the_recipe_and_models_have_their_own():
     assert config == override(find_recipe("clustr-imagenet").config_for("clustr_base"), ["schedule.epochs=3"])
     named = configured("clustr-imagenet", overrides=["model.name=clustr_base"])
     assert named == find_recipe("clustr-imagenet").config_for("clustr_base")
-    with pytest.raises(TypeError, match="model is a name or a path"):
+    with pytest.raises(TypeError, match="model must be a name or a path"):
         configured("finetune", model=object())
 
 
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"lr": 1}, "A value is named section.name"),
+        ({"lr": 1}, "Name a value as section.name"),
         ({"optimizer.lr": "fast"}, "optimizer.lr takes a number; got 'fast'"),
         ({"optimizer.rate": 1.0}, "no value in optimizer called 'rate'"),
     ],
@@ -76,13 +76,13 @@ def test_old_names_are_read_with_a_warning(tmp_path):
         config = read_config(data)
     assert (config.optimizer.lr, config.augmentation.color_jitter) == (0.5, 0.3)
     said = [str(warning.message) for warning in warned]
-    assert any("optimiser is called optimizer now" in text for text in said)
-    assert any("augmentation.colour_jitter is called augmentation.color_jitter now" in text for text in said)
-    with pytest.warns(FutureWarning, match=r"optimiser\.lr is called optimizer\.lr now"):
+    assert any("optimiser was renamed to optimizer" in text for text in said)
+    assert any("augmentation.colour_jitter was renamed to augmentation.color_jitter" in text for text in said)
+    with pytest.warns(FutureWarning, match=r"optimiser\.lr was renamed to optimizer\.lr"):
         assert override(TrainConfig(), ["optimiser.lr=0.5"]).optimizer.lr == 0.5
     recipe = tmp_path / "mine.toml"
     recipe.write_text("[optimiser]\nlr = 0.5\n[for.some_vit.optimiser]\nlr = 0.25\n")
-    with pytest.warns(FutureWarning, match="optimizer now"):
+    with pytest.warns(FutureWarning, match="renamed to optimizer"):
         found = find_recipe(recipe)
     assert (found.config.optimizer.lr, found.config_for("some_vit").optimizer.lr) == (0.5, 0.25)
 
@@ -93,5 +93,5 @@ def test_a_run_of_an_older_version_cannot_be_resumed(images_folder, tmp_path):
     with safe_open(tmp_path / CURRENT, "pt") as file:
         header = file.metadata()
     save_file(load_file(tmp_path / CURRENT), tmp_path / CURRENT, {**header, "format": "foveate-checkpoint-1"})
-    with pytest.raises(ValueError, match=r"written by foveate 0\.1 and such runs cannot be resumed"):
+    with pytest.raises(ValueError, match=r"written by foveate 0\.1, whose runs cannot be resumed"):
         fv.train(config, out=tmp_path, resume=True)

@@ -94,7 +94,7 @@ def test_sigterm_writes_a_checkpoint_and_says_how_to_go_on(images_folder, tmp_pa
     os.killpg(process.pid, signal.SIGTERM)
     said, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + signal.SIGTERM, errors
-    assert "the same command with --resume goes on" in said
+    assert "Repeat the command with --resume to continue" in said
     assert (out / CURRENT).exists()
 
 

@@ -332,12 +332,12 @@ def test_variants_are_inherited_and_added_to(tmp_path):
         ("[optimzer]\nlr = 1", ["'optimzer'", "Did you mean optimizer?"]),
         ("[optimizer]\nweight_decai = 1", ["optimizer", "'weight_decai'", "Did you mean weight_decay?"]),
         ('[optimizer]\nlr = "fast"', ["optimizer.lr takes a number; got 'fast'"]),
-        ("optimizer = 3", ["optimizer is a section of values; got 3"]),
+        ("optimizer = 3", ["optimizer must be a section of values, got 3"]),
         ('inherits = "diet"', ["no recipe 'diet'", "Did you mean deit", "mine.toml inherits it"]),
-        ("inherits = 3", ["inherits takes the name of a recipe; got 3"]),
+        ("inherits = 3", ["inherits must be the name of a recipe, got 3"]),
         ('inherits = "deit-2x"', ["'deit-2x', which inherits 'deit' itself"]),
-        ("for = 3", ["`for` has a model's name and a section", "got 3"]),
-        ("[for]\nx = 3", ["`for` has a model's name and a section"]),
+        ("for = 3", ["`for` needs a model and a section", "got 3"]),
+        ("[for]\nx = 3", ["`for` needs a model and a section"]),
         ("[for.x.optimizer]\nlrr = 1", ["for.x: optimizer", "'lrr'", "Did you mean lr?"]),
     ],
 )
@@ -359,9 +359,12 @@ def test_a_file_that_is_not_text(tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("dit", r"There is no recipe 'dit'\. Did you mean deit or deit-2x\? A file of your own ends in \.toml\."),
+        (
+            "dit",
+            r"There is no recipe 'dit'\. Did you mean deit or deit-2x\? For your own recipe, pass the path",
+        ),
         ("zzz", r"There is no recipe 'zzz'\. Known: clustr-imagenet, deit, "),
-        ("nowhere/mine.toml", r"There is no recipe file nowhere/mine\.toml\."),
+        ("nowhere/mine.toml", r"Recipe file nowhere/mine\.toml does not exist\."),
     ],
 )
 def test_unknown_names(name, message):

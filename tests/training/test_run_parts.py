@@ -34,9 +34,9 @@ def test_a_model_that_knows_more_classes_keeps_its_classifier(images_folder, tmp
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("none.txt", None, "There is no file .*none.txt of class names"),
+        ("none.txt", None, "There is no file of class names .*none.txt"),
         ("broken.json", "[1", "is not valid JSON"),
-        ("other.json", '{"cat": 1}', "holds no list of class names"),
+        ("other.json", '{"cat": 1}', "does not hold a list of class names"),
         ("wrong.txt", "cat\ndog\n", "bright"),
     ],
 )
@@ -45,6 +45,14 @@ def test_wrong_files_of_class_names_are_refused(images_folder, tmp_path, name, t
         (tmp_path / name).write_text(text)
     with pytest.raises(DataError, match=words):
         Run(small_config(images_folder, f"data.classes={tmp_path / name}"), tmp_path / "run")
+
+
+def test_a_recipe_asks_for_every_part_of_a_reduction():
+    asked = ("method=tome", "keep_rate=0.6", "blocks=1", "exact_last_block=true", "unit_qk=learned")
+    section = small_config("data", *(f"reduction.{value}" for value in asked)).reduction
+    assert build.reduction_from(section) == fv.Reduction(fv.ToMe(), fv.KeepRate(0.6, (1,)), True, "learned")
+    section = small_config("data", "reduction.method=none", "reduction.unit_qk=fixed").reduction
+    assert build.reduction_from(section) == fv.Reduction(unit_qk="fixed")
 
 
 def test_a_warm_up_means_nothing_where_no_token_goes(images_folder, tmp_path):
@@ -63,8 +71,8 @@ def test_half_precision_does_not_excuse_weights_that_are_none(images_folder, tmp
 @pytest.mark.parametrize(
     ("told", "words"),
     [
-        (("objective.self_kl=1",), "objective.self_kl would make its untrained predictions a target"),
-        (("objective.kind=dynamicvit", *PREDICTED), "objective.kl_weight would make"),
+        (("objective.self_kl=1",), "objective.self_kl would use its untrained predictions as targets"),
+        (("objective.kind=dynamicvit", *PREDICTED), "objective.kl_weight would use"),
     ],
 )
 def test_a_new_classifier_is_no_teacher(images_folder, tmp_path, told, words):

@@ -1,4 +1,4 @@
-"""The only code, with ``models/``, that reaches into models of timm, transformers and torchvision."""
+"""Model families. Only this folder and ``models/`` access the internals of timm, transformers and torchvision."""
 
 from foveate.adapters.blocks import BlockPieces, Heads, linear_macs
 from foveate.adapters.engine import Encoded, Step, encode

@@ -1,4 +1,4 @@
-"""A transformer block in the pieces that reduction needs."""
+"""A transformer block split into the pieces that reduction needs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Heads(NamedTuple):
 
 
 class BlockPieces(ABC):
-    """One transformer block in the pieces that reduction needs. One subclass per kind of block.
+    """One transformer block, split into the pieces that reduction needs. One subclass per kind of block.
 
     A whole block is ``x = x + after_attention(attend(project(normed(x))), normed(x))``, then ``x = mlp(x)``.
     """
@@ -42,16 +42,16 @@ class BlockPieces(ABC):
     def keys_values(self, normed: Tensor) -> tuple[Tensor, Tensor]: ...
 
     def project(self, normed: Tensor) -> Heads:
-        """All three at once, where a block can do that faster than one by one."""
+        """Queries, keys and values; blocks that compute them faster together override this."""
         return Heads(self.queries(normed), *self.keys_values(normed))
 
     @abstractmethod
     def after_attention(self, attended: Tensor, normed: Tensor) -> Tensor:
-        """The update of the residual stream from ``attended`` (B, H, N_q, D): projection, scaling, drop path."""
+        """The update of the residual stream from ``attended`` (B, H, N_q, D): projection, scale, drop path."""
 
     @abstractmethod
     def mlp(self, x: Tensor) -> Tensor:
-        """The stream after the second half of the block."""
+        """The residual stream after the second half of the block."""
 
     @property
     @abstractmethod

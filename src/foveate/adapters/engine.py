@@ -1,8 +1,8 @@
-"""Runs a reduced model: block after block, with the reduction at its site.
+"""Runs a reduced model block by block, with the reduction at its site.
 
-What flows from block to block is a value (``Stream``), never state on the model, so threads, activation
-checkpointing, ``torch.compile``, export, pickling and deepcopy need no care. A block in which nothing happens is
-called as it is, and an empty schedule therefore changes nothing, bit for bit, unless queries and keys are normalized.
+Blocks pass a value (``Stream``) to each other and keep no state on the model, so threads, activation checkpointing,
+``torch.compile``, export, pickling and deepcopy work without special care. A block that reduces nothing is called
+unchanged. An empty schedule therefore changes nothing, bit for bit, unless queries and keys are normalized.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from foveate.adapters.family import Family
 
 LEAST_WEIGHT = 1e-9
-"""Weight of a masked token in a head that averages: nothing, but its logarithm is still a number."""
+"""Weight of a masked token in a head that averages: almost zero, with a finite logarithm."""
 
 
 class Stream(NamedTuple):
@@ -35,7 +35,7 @@ class Stream(NamedTuple):
     tokens: Tensor  # (B, P + N, C)
     size: Tensor | None = None  # (B, N) patches each token stands for; None while every token is one patch
     bias: Tensor | None = None  # (B, 1, 1, P + N) log size for attention; None unless attention is proportional
-    keep: Tensor | None = None  # (B, N) which tokens still count, in training by masks; None where all do
+    keep: Tensor | None = None  # (B, N) tokens that still count, if training masks them; None if all do
 
 
 class Step(NamedTuple):
@@ -53,7 +53,7 @@ class BlockOutput(NamedTuple):
 
 @dataclass(frozen=True)
 class Encoded:
-    """The end of the last block, before the final norm, and what happened on the way."""
+    """Tokens after the last block, before the final norm, and what each block did."""
 
     embedded: Tensor  # (B, P + N, C) tokens that entered the first block
     stream: Stream
@@ -61,19 +61,30 @@ class Encoded:
 
 
 def encode(family: Family, images: Tensor, *, record: bool = False, **options: Any) -> Encoded:
-    """Run embedding and blocks of a model, reduced or not."""
+    """Run the embedding and all blocks of a model, reduced or not.
+
+    Args:
+        family: the model.
+        images: (B, C, H, W).
+        record: whether to keep the output of every block.
+        options: for the model's embedding.
+
+    Raises:
+        ValueError: if images have a wrong shape or the batch is empty.
+        TypeError: if the embedding does not take an option.
+    """
     if not isinstance(images, Tensor) or images.dim() != 4:
         found = f"shape {tuple(images.shape)}" if isinstance(images, Tensor) else f"a {type(images).__name__}"
-        raise ValueError(f"Images are a tensor (batch, channels, height, width); got {found}.")
+        raise ValueError(f"Images must be a tensor (batch, channels, height, width), got {found}.")
     if images.shape[0] == 0:
-        raise ValueError(f"The batch is empty: images have shape {tuple(images.shape)}. Give at least one image.")
+        raise ValueError(f"The batch is empty: images have shape {tuple(images.shape)}. Pass at least one image.")
     unknown = sorted(options.keys() - family.embed_options)
     if unknown:
         known = f" It takes {', '.join(sorted(family.embed_options))}." if family.embed_options else ""
-        raise TypeError(f"{type(family.model).__name__} takes no option {unknown[0]!r} with images.{known}")
+        raise TypeError(f"{type(family.model).__name__} has no option {unknown[0]!r}.{known}")
     tokens = family.embed(images, **options)
     reducer = family.reducer
-    run = _Untouched(family).run if reducer is None else _Runner(family, reducer, images, record).run
+    run = _UnreducedRunner(family).run if reducer is None else _Runner(family, reducer, images, record).run
     recompute = family.recomputes and family.model.training
     output, outputs = BlockOutput(Stream(tokens)), []
     for index in range(len(family.blocks)):
@@ -86,8 +97,8 @@ def encode(family: Family, images: Tensor, *, record: bool = False, **options: A
     return Encoded(tokens, output.stream, tuple(outputs))
 
 
-class _Untouched:
-    """Runs the blocks of a model that is not reduced."""
+class _UnreducedRunner:
+    """Runs the blocks of an unreduced model."""
 
     def __init__(self, family: Family) -> None:
         self.pieces = family.pieces()
@@ -97,7 +108,7 @@ class _Untouched:
 
 
 class _Runner:
-    """Runs single blocks of one reduced model, for one grid of patches."""
+    """Runs the blocks of a reduced model for one patch grid."""
 
     def __init__(self, family: Family, reducer: Reducer, images: Tensor, record: bool) -> None:
         self.pieces = family.pieces()
@@ -114,11 +125,11 @@ class _Runner:
 
     @property
     def method(self) -> Method:
-        assert self._method is not None, "without a method nothing is reduced"
+        assert self._method is not None, "only called if there is a method"
         return self._method
 
     def run(self, stream: Stream, index: int) -> BlockOutput:
-        """One block, and what is reduced in it."""
+        """Run one block with its reduction."""
         pieces, acts = self.pieces[index], self.plan.acts_in(index)
         if self.masks:
             return self._masked_block(pieces, stream, index)
@@ -136,7 +147,7 @@ class _Runner:
         return BlockOutput(*self._reduce(self._plain_block(pieces, stream), {}, index))
 
     def _masked_block(self, pieces: BlockPieces, stream: Stream, index: int) -> BlockOutput:
-        """Training of a method that decides by masks: no token is removed; those decided against stop counting."""
+        """Train a method that masks: no token is removed, and masked tokens no longer count."""
         if self.plan.acts_in(index):
             assert isinstance(self.method, MaskTrainedMethod)
             keep = self.method.decide(self._view(stream, {}, index), stream.keep)
@@ -160,7 +171,7 @@ class _Runner:
         return stream._replace(tokens=pieces.mlp(x))
 
     def _reduce_after_attention(self, pieces: BlockPieces, stream: Stream, index: int) -> BlockOutput:
-        # nothing here may hold queries, keys or scores: the MLP, which needs most memory, takes over theirs
+        # keep no reference to queries, keys or scores, so that the MLP, which needs the most memory, can reuse theirs
         stream, step = self._reduce(*self._attention_half(pieces, stream), index)
         return BlockOutput(stream._replace(tokens=pieces.mlp(stream.tokens)), step)
 
@@ -177,7 +188,7 @@ class _Runner:
         return BlockOutput(stream._replace(tokens=pieces.mlp(x)), None, step)
 
     def _last_block_for_prefix(self, pieces: BlockPieces, stream: Stream, index: int) -> BlockOutput:
-        """The last block where only prefix tokens are read: patch tokens serve as keys and values, and end there."""
+        """Run the last block for prefix tokens only; patch tokens serve as keys and values and end here."""
         step = key_step = None
         acts = self.plan.acts_in(index)
         if acts and self.method.site is Site.PRE_BLOCK:
@@ -192,7 +203,7 @@ class _Runner:
     def _attend_with_scores(
         self, pieces: BlockPieces, heads: Heads, bias: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Attention, and just the scores the method needs, for patch tokens."""
+        """Attention, and the scores of patch tokens that the method needs."""
         needs, scale = self.method.needs(self.has_cls), pieces.scale
         scores = {}
         if "attn_received" in needs:
@@ -223,13 +234,13 @@ class _Runner:
         return Stream(tokens, size, bias), Step(assignment, view.patches) if self.record else None
 
     def _check_count(self, assignment: Assignment, index: int) -> None:
-        """Two integers: free, and a method that returns another count would make every cost wrong."""
+        """Check the number of slots: another number than planned would make every cost wrong."""
         planned = self.plan.counts[index]
-        fewer_keys = self.method.site is Site.KV and assignment.num_out < planned  # content may decide on fewer
+        fewer_keys = self.method.site is Site.KV and assignment.num_out < planned  # image content may lead to fewer
         if assignment.num_out != planned and not fewer_keys:
             raise ValueError(
-                f"{type(self.method).__name__}.assign was asked for {planned} tokens in block {index} and returned "
-                f"{assignment.num_out}. Return as many slots as `keep`."
+                f"{type(self.method).__name__}.assign got keep={planned} in block {index} and returned "
+                f"{assignment.num_out} slots. Return as many slots as keep."
             )
 
 
@@ -238,7 +249,7 @@ def _attend(pieces: BlockPieces, heads: Heads, bias: Tensor | None) -> Tensor:
 
 
 def _attend_to(pieces: BlockPieces, x: Tensor, normed: Tensor, sources: Stream) -> Tensor:
-    """The residual stream ``x`` after attending, with queries from ``normed``, to other tokens than its own."""
+    """The residual stream ``x`` after attention with queries from ``normed`` and keys and values from ``sources``."""
     heads = Heads(pieces.queries(normed), *pieces.keys_values(sources.tokens))
     return x + pieces.after_attention(_attend(pieces, heads, sources.bias), normed)
 
@@ -247,7 +258,7 @@ def _size_after(size: Tensor | None, assignment: Assignment, tokens: Tensor) -> 
     if assignment.sizes is not None:
         return assignment.sizes
     if size is None and assignment.selects:
-        return None  # a selection of single patches: every size is still one
+        return None  # a selection of single patches: every size is still 1
     if size is None:
         size = torch.ones(tokens.shape[0], assignment.num_in, device=tokens.device)
     return pool_size(size, assignment)

@@ -1,15 +1,15 @@
-"""What foveate knows of one model: its family, bound to it.
+"""A model family: everything that foveate knows about one kind of model, bound to a model.
 
 ``inspect(model)`` finds the family whose class matches and binds it: ``family = TimmVit(model)``. A family describes
-the model (shape, tokens, what its head reads), runs it piece by piece, knows its classifier, its images and its
-architecture, and supplies a mixin whose methods replace the model's own once it is reduced. It is the only code that
-reaches into a model of some library. A new family is one file in this folder.
+the model (shape, tokens, what its head reads), runs it piece by piece, knows its classifier, preprocessing and
+architecture, and supplies a mixin whose methods replace the model's own once it is reduced. Only families access the
+internals of a library's models. A new family is one file in this folder.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -23,22 +23,22 @@ from foveate.reductions import Reduction
 
 
 class UnsupportedModel(TypeError):
-    """A model that no family understands. Reducing it anyway could be silently wrong."""
+    """The model is not supported. Reducing it anyway could give wrong results silently."""
 
 
 class Family(ABC):
-    """One model and all that foveate knows of it. See ``fv.inspect``."""
+    """One model and everything that foveate knows about it. See ``fv.inspect``."""
 
     title: ClassVar[str]
-    """For people: named when a model is refused."""
+    """Human-readable name, listed in the error for unsupported models."""
     library: ClassVar[str]
-    """Library it comes from, as saved files name it."""
+    """Name of its library in saved files."""
     mixin: ClassVar[type[Reduced] | None] = None
     """Methods that replace the model's own once it is reduced; None for a family that cannot be reduced."""
     classifier_names: ClassVar[tuple[str, ...]] = ()
-    """Children that turn features into a prediction."""
+    """Names of the child modules that turn features into a prediction."""
     embedding_names: ClassVar[frozenset[str]] = frozenset()
-    """Parts of a parameter's name that place it before the first block."""
+    """Parts of names of parameters that belong before the first block."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -46,23 +46,23 @@ class Family(ABC):
     @classmethod
     @abstractmethod
     def matches(cls, model: nn.Module) -> bool:
-        """Whether this family is the one to judge ``model``; ``check`` then decides."""
+        """Whether ``model`` belongs to this family; ``check`` then decides whether it is supported."""
 
     @abstractmethod
     def check(self) -> None:
-        """Raise ``UnsupportedModel`` for a variant this family does not understand."""
+        """Raise ``UnsupportedModel`` for a variant that this family does not support."""
 
     @property
     def refusal(self) -> str | None:
-        """Why the model cannot be reduced although it is understood; None where it can."""
+        """Why a supported model cannot be reduced; None if it can."""
         return None
 
     def require_reducible(self) -> None:
-        """Raise ``UnsupportedModel`` with the reason where the model cannot be reduced."""
+        """Raise ``UnsupportedModel`` with the reason if the model cannot be reduced."""
         if self.refusal is not None:
             raise UnsupportedModel(self.refusal)
 
-    # -- what the model is made of
+    # -- the model's parts
 
     @property
     @abstractmethod
@@ -72,7 +72,7 @@ class Family(ABC):
     @property
     @abstractmethod
     def image_size(self) -> tuple[int, int, int]:
-        """Channels, height and width of the images the model was made for."""
+        """Channels, height and width of the images the model was built for."""
 
     @property
     def reducer(self) -> Reducer | None:
@@ -86,11 +86,11 @@ class Family(ABC):
 
     @property
     def base_class(self) -> type:
-        """The model's own class, below what a reduction put on top."""
+        """The model's original class, without the subclass that a reduction adds."""
         return getattr(type(self.model), "_foveate_base", type(self.model))
 
     def cost(self, image_size: tuple[int, int, int] | None = None) -> Cost:
-        """What one image costs; by default one of the model's own size."""
+        """The cost of one image, by default of the size the model was built for."""
         grid = self.grid_for_size(image_size)
         params = sum(p.numel() for p in self.model.parameters())
         shape, reducer = self.shape(grid), self.reducer
@@ -102,7 +102,7 @@ class Family(ABC):
 
     @property
     def num_prefix(self) -> int:
-        """Class, distillation and register tokens, which are never reduced; they stand in front."""
+        """Number of leading class, distillation and register tokens, which are never reduced."""
         return 0
 
     @property
@@ -111,28 +111,34 @@ class Family(ABC):
         return False
 
     def pieces(self) -> list[BlockPieces]:
-        """Every block in its pieces."""
+        """Every block, split into pieces."""
         raise UnsupportedModel(self.refusal or f"{self.title} has no pieces.")
 
     def grid_for(self, height: int, width: int) -> tuple[int, int]:
-        """Rows and columns of patches of an image; ``ValueError`` for a size the model does not take."""
+        """Rows and columns of patches of an image.
+
+        Raises:
+            ValueError: if the model does not take images of this size.
+        """
         raise UnsupportedModel(self.refusal or f"{self.title} has no grid.")
 
     def shape(self, grid: tuple[int, int] | None = None) -> ModelShape:
-        """Sizes for images of that many rows and columns of patches; by default of the model's own images."""
+        """Sizes of the model for a patch grid, by default the one it was built for."""
         raise UnsupportedModel(self.refusal or f"{self.title} has no shape.")
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Rows and columns of patches of the images the model was made for."""
+        """Rows and columns of patches of the images the model was built for."""
         return self.grid_for(*self.image_size[1:])
 
     def grid_for_size(self, image_size: Any = None) -> tuple[int, int]:
-        """Rows and columns of patches of an image of (channels, height, width); by default of the model's own size."""
+        """Rows and columns of patches of an image of (channels, height, width), by default of the model's own size."""
         if image_size is None:
             return self.grid
         if not isinstance(image_size, tuple | list | torch.Size) or len(image_size) != 3:
-            raise ValueError(f"image_size is (channels, height, width), such as (3, 224, 224); got {image_size!r}.")
+            raise ValueError(
+                f"image_size must be (channels, height, width), such as (3, 224, 224); got {image_size!r}."
+            )
         channels = self.image_size[0]
         if image_size[0] != channels:
             raise ValueError(
@@ -140,7 +146,7 @@ class Family(ABC):
             )
         return self.grid_for(image_size[1], image_size[2])
 
-    # -- running it
+    # -- running the model
 
     def embed(self, images: Tensor, **options: Any) -> Tensor:
         """Tokens that enter the first block, (B, P + N, C)."""
@@ -150,40 +156,40 @@ class Family(ABC):
     """Names of the options that ``embed`` takes."""
 
     def encode(self, images: Tensor, *, record: bool = False, **options: Any) -> Encoded:
-        """Embedding and all blocks. ``head`` goes on from there."""
+        """Run the embedding and all blocks. ``head`` continues from the result."""
         return encode(self, images, record=record, **options)
 
     def final_norm(self, tokens: Tensor) -> Tensor:
-        """Tokens behind the last block as the head reads them."""
+        """Tokens after the last block as the head reads them."""
         return tokens
 
     def head(self, encoded: Encoded) -> Any:
-        """What the model returns, from where ``encode`` ends."""
+        """Compute what the model returns from the result of ``encode``."""
         raise UnsupportedModel(self.refusal or f"{self.title} has no head for tokens.")
 
     @property
     def recomputes(self) -> bool:
-        """Whether blocks are to be recomputed in the backward pass (activation checkpointing)."""
+        """Whether blocks are recomputed in the backward pass (activation checkpointing)."""
         return False
 
     # -- predictions
 
     def logits(self, output: Any) -> Tensor:
-        """The prediction in what the model returns."""
+        """The logits in what the model returns."""
         return output
 
     def classifiers(self) -> list[nn.Module]:
-        """The layers that turn features into a prediction; none where there is no classifier."""
+        """The layers that turn features into a prediction; empty if there is no classifier."""
         found = [getattr(self.model, name, None) for name in self.classifier_names]
         return [layer for layer in found if isinstance(layer, nn.Module) and any(True for _ in layer.parameters())]
 
     def is_classifier(self, name: str) -> bool:
-        """Whether a parameter or module of that name belongs to a classifier."""
+        """Whether the parameter or module called ``name`` belongs to a classifier."""
         return name.split(".")[0] in self.classifier_names
 
     @property
     def num_classes(self) -> int | None:
-        """Classes the model predicts; None where it has no classifier."""
+        """Number of classes the model predicts; None if it has no classifier."""
         for layer in self.classifiers():
             last = [part for part in layer.modules() if isinstance(part, nn.Linear)]
             if last:
@@ -191,7 +197,7 @@ class Family(ABC):
         return None
 
     def set_classes_(self, num_classes: int) -> None:
-        """Give the model a classifier for ``num_classes``, a new one unless it has just that many."""
+        """Give the model a new classifier for ``num_classes``, unless it already has as many."""
         if num_classes != self.num_classes:
             self._replace_classifier(num_classes)
 
@@ -205,37 +211,55 @@ class Family(ABC):
 
     @property
     def pretrained_classes(self) -> int | None:
-        """Classes that the library's own weights tell apart; None where that is not known."""
+        """Number of classes of the library's pretrained weights; None if unknown."""
         return None
 
     def preprocessing(self) -> dict[str, Any]:
-        """How the model was given its images: mean, std, interpolation, crop_pct, crop_mode, as far as known."""
+        """Preprocessing the model was trained with, as far as known: mean, std, interpolation, crop_pct, crop_mode."""
         return {}
 
     def no_weight_decay(self) -> set[str]:
-        """Parameters, by name, that weight decay spares: positions and prefix tokens."""
+        """Names of parameters without weight decay: positions and prefix tokens."""
         own = getattr(self.model, "no_weight_decay", None)
         return set(own()) if callable(own) else set()
 
     @abstractmethod
     def architecture(self) -> dict[str, Any] | None:
-        """Plain data from which ``rebuild`` makes an equal, untrained model; None where that cannot be promised."""
+        """Plain data from which ``rebuild`` makes an equal, untrained model; None if that is not possible."""
 
     @classmethod
     def can_rebuild(cls, architecture: Mapping[str, Any]) -> bool:
         """Whether ``architecture`` is of this family, or of another of its library that is built in the same way."""
         return architecture.get("library") == cls.library
 
+    @staticmethod
+    def check_saved_options(options: Any, known: Collection[str]) -> dict[str, Any]:
+        """The options of a saved architecture, if ``save`` could have written them.
+
+        A manifest must not reach arguments of a library that it has no business with, such as a path to open.
+
+        Raises:
+            ValueError: for an unknown name, or a value that is not a plain number, flag, word or list of numbers.
+        """
+        if not isinstance(options, Mapping):
+            raise ValueError(f"The saved architecture has no table of options; got {options!r:.80}.")
+        for name, value in options.items():
+            if name not in known:
+                raise ValueError(f"The saved architecture has an option {name!r:.80}, which foveate.save never writes.")
+            if not _is_plain(value):
+                raise ValueError(f"The saved architecture has {name}={value!r:.80}, which foveate.save never writes.")
+        return dict(options)
+
     @classmethod
     @abstractmethod
     def rebuild(cls, architecture: Mapping[str, Any]) -> nn.Module:
-        """The untrained, unreduced model that ``architecture`` described."""
+        """Build the untrained, unreduced model that ``architecture`` describes."""
 
     def convert_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Weights of a related model made to fit this one, where that is defined."""
+        """Adapt the weights of a related model to this one, if the family can."""
         return weights
 
-    # -- for people
+    # -- display
 
     @property
     def head_reads(self) -> str:
@@ -260,3 +284,17 @@ class Family(ABC):
         found["head"] = f"reads {self.head_reads}"
         found["MACs"] = f"{self.cost().macs / 1e9:.3f} G"
         return found | {"reducible": "yes", "reduction": str(self.reduction)}
+
+
+LARGEST_SIZE = 100_000
+"""Largest number in a saved architecture; every width, depth and image size is far below."""
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return len(value) <= 16 and all(map(_is_plain, value))
+    if isinstance(value, Mapping):
+        return len(value) <= 16 and all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
+    if isinstance(value, str):
+        return value.isidentifier() or value == ""
+    return value is None or (isinstance(value, int | float) and abs(value) <= LARGEST_SIZE)

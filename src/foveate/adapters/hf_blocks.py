@@ -11,7 +11,7 @@ from foveate.costs import BlockShape
 
 
 class HfBlock(BlockPieces):
-    """What the kinds share: separate q, k and v projections. Subclasses name their parts."""
+    """What all kinds share: separate q, k and v projections. Subclasses name their parts."""
 
     norm1: ClassVar[str]
     norm2: ClassVar[str]
@@ -25,7 +25,7 @@ class HfBlock(BlockPieces):
         return getattr(self.block, self.attention)
 
     def whole(self, x: Tensor) -> Tensor:
-        # past the layer's own __call__, which would checkpoint a second time inside the engine's checkpoint
+        # not the layer's __call__, which would checkpoint a second time inside the engine's checkpoint
         return nn.Module.__call__(self.block, x, None)
 
     def normed(self, x: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ class HfBlock(BlockPieces):
         return x + self.scaled(self.block.mlp(getattr(self.block, self.norm2)(x)), 2)
 
     def scaled(self, update: Tensor, half: int) -> Tensor:
-        """An update of the residual stream as the block adds it, after its attention (1) or its MLP (2)."""
+        """The update that the block adds to the residual stream after attention (1) or the MLP (2)."""
         return update
 
     @property

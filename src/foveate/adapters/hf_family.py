@@ -1,4 +1,4 @@
-"""What every family of transformers models shares: classifier, images, weight decay, and how it is built again."""
+"""What all transformers families share: classifier, preprocessing, weight decay and rebuilding."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from foveate.adapters.family import Family
 
-# transformers keeps these in its image processors, apart from the model; by model_type, where they are not ImageNet's
+# by model_type, where not ImageNet's: transformers keeps these in image processors, apart from the model
 COLORS = {
     "vit": (IMAGENET_INCEPTION_MEAN, IMAGENET_INCEPTION_STD),
     "siglip_vision_model": (IMAGENET_INCEPTION_MEAN, IMAGENET_INCEPTION_STD),
@@ -24,6 +24,16 @@ COLORS = {
 }
 SPARED_BY_DECAY = ("position_embedding", "cls_token", "class_embedding", "register_tokens")
 ATTENTIONS = ("sdpa", "eager")
+ALWAYS_ALLOWED = {
+    "architectures",
+    "id2label",
+    "label2id",
+    "problem_type",
+    "transformers_version",
+    "dtype",
+    "torch_dtype",
+}
+"""Keys that a configuration may have beside those of its class."""
 
 
 class HfFamily(Family):
@@ -72,12 +82,19 @@ class HfFamily(Family):
     @classmethod
     def rebuild(cls, architecture: Mapping[str, Any]) -> nn.Module:
         made = getattr(transformers, architecture["class"])
-        config = made.config_class.from_dict(architecture["config"])
-        return made._from_config(config, attn_implementation=architecture["attention"])
+        config, attention = architecture.get("config"), architecture.get("attention")
+        if not isinstance(config, Mapping) or attention not in ATTENTIONS:
+            raise ValueError(
+                f"The saved model needs a config and an attention of {', '.join(ATTENTIONS)}; got {attention!r:.80}."
+            )
+        unknown = sorted(config.keys() - made.config_class().to_dict().keys() - ALWAYS_ALLOWED)
+        if unknown:
+            raise ValueError(f"The saved config has a key {unknown[0]!r:.80}, which {made.__name__} does not have.")
+        return made._from_config(made.config_class.from_dict(dict(config)), attn_implementation=attention)
 
 
 def class_name(model: Any) -> str:
-    """The name of the transformers class that ``model`` is, or extends; "" for anything else."""
+    """Name of the transformers class that ``model`` is or extends; empty for other models."""
     for cls in type(model).__mro__:
         if cls.__module__.startswith("transformers.models."):
             return cls.__name__

@@ -1,4 +1,4 @@
-"""What transformers' vision models do with the tokens after the last block, with tokens weighted by size.
+"""Heads of transformers' vision models, with tokens weighted by size.
 
 Each head is a function of (model, backbone, final tokens, sizes, labels, hidden states) that returns the model's
 own output class.
@@ -17,11 +17,11 @@ from transformers.models.deit.modeling_deit import DeiTForImageClassificationWit
 from foveate.adapters.blocks import linear_macs
 from foveate.adapters.pooling import mean_of_patches
 
-Hidden = Any  # a tuple of tensors or None; transformers' outputs declare narrower types than they take
+Hidden = Any  # a tuple of tensors or None; the annotations of transformers' outputs are narrower
 
 
 def pooler_output(backbone: Any, tokens: Tensor, size: Tensor | None) -> Tensor | None:
-    """The backbone's own pooled vector, if it makes one."""
+    """The backbone's pooled vector, if it has one."""
     name = _backbone_name(backbone)
     if name == "SiglipVisionModel":
         return siglip_pool(backbone.head, tokens, size) if backbone.use_head else None
@@ -33,7 +33,7 @@ def pooler_output(backbone: Any, tokens: Tensor, size: Tensor | None) -> Tensor 
 
 
 def siglip_pool(head: Any, tokens: Tensor, size: Tensor | None) -> Tensor:
-    """SigLIP's attention pooling. Its forward takes no mask, so the log-size bias enters here."""
+    """SigLIP's attention pooling with a log-size bias, for which its own forward has no argument."""
     if size is None:
         return head(tokens)
     probe = head.probe.repeat(tokens.shape[0], 1, 1)
@@ -55,7 +55,7 @@ def class_token(model: Any, backbone: Any, tokens: Tensor, size: Tensor | None, 
 
 
 def class_and_mean(model: Any, backbone: Any, tokens: Tensor, size: Tensor | None, labels: Any, hidden: Hidden) -> Any:
-    """DINOv2: the class token beside the mean over patches."""
+    """DINOv2: the class token concatenated with the mean over patches."""
     prefix = 1 + getattr(model.config, "num_register_tokens", 0)
     mean = mean_of_patches(tokens[:, prefix:], size)
     return _classified(model, model.classifier(torch.cat([tokens[:, 0], mean], dim=1)), labels, hidden)
@@ -64,7 +64,7 @@ def class_and_mean(model: Any, backbone: Any, tokens: Tensor, size: Tensor | Non
 def mean(model: Any, backbone: Any, tokens: Tensor, size: Tensor | None, labels: Any, hidden: Hidden) -> Any:
     """CLIP and SigLIP classifiers: the mean over patches, without CLIP's class token."""
     prefix = 1 if _backbone_name(backbone) == "CLIPVisionModel" else 0
-    pooler_output(backbone, tokens, size)  # unused, as in the original, which its cost therefore contains
+    pooler_output(backbone, tokens, size)  # unused, as in the original, whose cost includes it
     return _classified(model, model.classifier(mean_of_patches(tokens[:, prefix:], size)), labels, hidden)
 
 
@@ -87,14 +87,14 @@ def projection(model: Any, backbone: Any, tokens: Tensor, size: Tensor | None, l
 
 
 def head_macs(model: Any, backbone: Any) -> tuple[int, int]:
-    """(per image, per token read) of everything after the last block, the backbone's own pooling included."""
+    """MACs after the last block, with the backbone's pooling: (per image, per token that the head reads)."""
     classifiers = ("classifier", "cls_classifier", "distillation_classifier", "visual_projection")
     per_image = linear_macs(*(getattr(model, name, None) for name in classifiers))
     per_image += linear_macs(getattr(backbone, "pooler", None))
     if _backbone_name(backbone) != "SiglipVisionModel" or not backbone.use_head:
         return per_image, 0
     width = backbone.head.attention.embed_dim
-    # the probe's query and the output projection once; keys, values and attention for every token
+    # the probe's query and output projection once per image; keys, values and attention for every token
     return per_image + 2 * width**2 + linear_macs(backbone.head.mlp), 2 * width**2 + 2 * width
 
 

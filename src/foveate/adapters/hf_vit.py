@@ -22,13 +22,13 @@ from foveate.costs import ModelShape
 
 @dataclass(frozen=True)
 class Backbone:
-    """One encoder class: where its parts are."""
+    """The names of the parts of one encoder class."""
 
     pieces: type[HfBlock]
     layer: str  # class name of its blocks
     layers: str  # path to them
     final_norm: str | None  # applied to all tokens after the last block
-    prefix: int  # prefix tokens, registers not counted
+    prefix: int  # number of prefix tokens without registers
     pre_norm: str | None = None
 
 
@@ -36,7 +36,7 @@ class Backbone:
 class Variant:
     """One model class: its backbone and what its head reads."""
 
-    backbone: str  # attribute that holds the backbone; "" where the model is one
+    backbone: str  # attribute that holds the backbone; empty if the model is one
     head: Callable[..., Any]
     reads_patches: bool
 
@@ -69,7 +69,7 @@ VARIANTS = {
 
 
 class ReducedHf(Reduced):
-    """What a reduced transformers model does instead of its own forward."""
+    """The forward of a reduced transformers model."""
 
     def forward(
         self: Any,
@@ -97,12 +97,12 @@ class ReducedHf(Reduced):
 
 
 def _refuse_extras(model: Any, extras: dict[str, Any]) -> None:
-    """Arguments that have no meaning once tokens are reduced are refused, not ignored."""
+    """Raise ``ValueError`` for arguments that have no meaning for a reduced model, instead of ignoring them."""
     for name, value in extras.items():
         if value is not None and value is not False:
-            raise ValueError(f"A reduced {type(model).__name__} takes no {name}; restore_(model) to use it.")
+            raise ValueError(f"A reduced {type(model).__name__} takes no {name}. Call restore_(model) to use it.")
     if getattr(model.config, "output_attentions", False):
-        raise ValueError("A reduced model has no attention maps to return; set config.output_attentions=False.")
+        raise ValueError("A reduced model has no attention maps to return. Set config.output_attentions=False.")
 
 
 @register_family
@@ -134,7 +134,7 @@ class HfVit(HfFamily):
         known = self.parts.layer
         for i, block in enumerate(self.blocks):
             if type(block).__name__ != known:
-                raise UnsupportedModel(f"Block {i} of {name} is a {type(block).__name__}; {known} is known.")
+                raise UnsupportedModel(f"Block {i} of {name} is a {type(block).__name__}. Supported: {known}.")
 
     @property
     def blocks(self) -> list[nn.Module]:
@@ -177,7 +177,7 @@ class HfVit(HfFamily):
         backbone, pre_norm = self.backbone, self.parts.pre_norm
         images = images.to(self._patch_convolution.weight.dtype)
         if class_name(backbone).startswith("Dinov2"):
-            tokens = backbone.embeddings(images)  # resamples its positions for any size
+            tokens = backbone.embeddings(images)  # resamples its positions to any size
         else:
             interpolate = bool(options.get("interpolate_pos_encoding"))
             self._check_size(images, interpolate)

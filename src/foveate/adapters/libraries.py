@@ -1,4 +1,4 @@
-"""How each library builds a model by name: timm names as they are, ``hf:NAME-OR-PATH``, ``torchvision:NAME``."""
+"""How each library builds a model by name: plain timm names, ``hf:NAME-OR-PATH``, ``torchvision:NAME``."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from typing import Any, ClassVar, NamedTuple
 from torch import nn
 
 ImageSize = tuple[int | None, int, int]
-"""Channels (None: the model's), height, width."""
+"""Channels (None: as in the model), height, width."""
 
 
 class Built(NamedTuple):
-    """A model, and the names of its parameters that no trained weights have filled."""
+    """A model, and the names of its parameters without trained weights."""
 
     model: nn.Module
     untrained: tuple[str, ...]
 
 
 class Library(ABC):
-    """One source of models by name."""
+    """A library that builds models by name."""
 
     prefix: ClassVar[str] = ""
-    """What a name of this library begins with, the colon included."""
+    """Prefix of its names, with the colon."""
     brings_architecture: ClassVar[bool] = False
-    """Whether a name stands for a finished model that options cannot change."""
+    """Whether a name stands for a complete model that options cannot change."""
     always_trained: ClassVar[bool] = False
-    """Whether models come with their weights without being asked."""
+    """Whether models always come with trained weights."""
 
     @abstractmethod
     def build(self, name: str, pretrained: bool, options: dict[str, Any]) -> Built:
-        """The model called ``name``, without the prefix; ``options`` go to the library."""
+        """Build the model called ``name`` (without the prefix); ``options`` go to the library."""
 
     def size_options(self, image_size: ImageSize) -> dict[str, Any]:
-        """The size of the images as ``options``; empty where a model is given its size with the images."""
+        """``options`` that set the image size; empty if the library has none."""
         return {}
 
     def class_options(self, num_classes: int, pretrained: bool) -> dict[str, Any]:
-        """The number of classes as ``options``; empty where the classifier is replaced afterwards."""
+        """``options`` that set the number of classes; empty if the classifier is replaced afterwards."""
         return {"num_classes": num_classes}
 
 
@@ -54,7 +54,7 @@ class TimmLibrary(Library):
             return Built(model, _all_names(model))
         known = getattr(model, "pretrained_cfg", None) or {}
         own = getattr(model, "num_classes", None)
-        if own and known.get("num_classes") not in (None, own):  # timm leaves out a classifier that does not fit
+        if own and known.get("num_classes") not in (None, own):  # timm does not load a classifier that does not fit
             heads = known.get("classifier") or ()
             names = (heads,) if isinstance(heads, str) else tuple(heads)
             return Built(model, tuple(n for n, _ in model.named_parameters() if n.startswith(names)))
@@ -81,11 +81,11 @@ class TorchvisionLibrary(Library):
     def size_options(self, image_size: ImageSize) -> dict[str, Any]:
         _, height, width = image_size
         if height != width:
-            raise ValueError(f"torchvision builds models for square images; got {height}x{width}.")
+            raise ValueError(f"torchvision builds models for square images only, got {height}x{width}.")
         return {"image_size": height}
 
     def class_options(self, num_classes: int, pretrained: bool) -> dict[str, Any]:
-        return {}  # its weights have a head of their own, which a number of classes would contradict
+        return {}  # its weights fix the head, which a number of classes would contradict
 
 
 class TransformersLibrary(Library):
@@ -103,7 +103,7 @@ class TransformersLibrary(Library):
         how: dict[str, Any] = {"trust_remote_code": False, "output_loading_info": True}
         try:
             model, info = AutoModelForImageClassification.from_pretrained(name, **how, **labels)
-        except ValueError:  # no classifier is known for this kind of model
+        except ValueError:  # transformers has no classifier for this kind of model
             model, info = AutoModel.from_pretrained(name, **how)
         return Built(model, (*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])))
 
@@ -113,7 +113,7 @@ LIBRARIES: tuple[Library, ...] = (TRANSFORMERS, TORCHVISION, TIMM)
 
 
 def library_for(name: str) -> tuple[Library, str]:
-    """The library that a name belongs to, and the name there; a name without a prefix is timm's."""
+    """The library that a name belongs to, and the name without its prefix; a name without a prefix is timm's."""
     for library in LIBRARIES:
         if name.startswith(library.prefix):
             return library, name.removeprefix(library.prefix)
@@ -121,17 +121,17 @@ def library_for(name: str) -> tuple[Library, str]:
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
-    """The words for a name that does not exist."""
+    """Error message for an unknown name, with close matches."""
     close = difflib.get_close_matches(name, list(known), n=4)
     return f"There is no {kind} {name!r}." + (f" Did you mean {', '.join(close)}?" if close else "")
 
 
 def _create(create: Callable[[], nn.Module], name: str) -> nn.Module:
-    """Call ``create``; what a library says about options a model does not take becomes a ``ValueError``."""
+    """Call ``create`` and turn a library's errors about unsupported options into a ``ValueError``."""
     try:
         return create()
     except (RuntimeError, TypeError, AssertionError) as error:
-        raise ValueError(f"{name} cannot be built like this: {error}") from error
+        raise ValueError(f"{name} cannot be built with these options: {error}") from error
 
 
 def _all_names(model: nn.Module) -> tuple[str, ...]:

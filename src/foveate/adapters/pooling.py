@@ -1,4 +1,4 @@
-"""Heads that read patch tokens, when a token may stand for many patches."""
+"""Heads that read patch tokens, each of which may stand for many patches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _TAG = "_foveate_weights"
 
 
 def mean_of_patches(tokens: Tensor, size: Tensor | None, prefix: int = 0) -> Tensor:
-    """The mean over patches, from tokens (B, P + N, C): each weighted by its ``size`` (B, N), prefix tokens by 1."""
+    """Mean over patches of tokens (B, P + N, C), weighted by ``size`` (B, N); prefix tokens have weight 1."""
     if size is None:
         return tokens.mean(dim=1)
     weight = torch.nn.functional.pad(size, (prefix, 0), value=1.0)
@@ -18,10 +18,10 @@ def mean_of_patches(tokens: Tensor, size: Tensor | None, prefix: int = 0) -> Ten
 
 
 def tag_weights(tokens: Tensor, weights: Tensor | None) -> Tensor:
-    """Note on the tensor itself what each patch token weighs (B, N), for a head that is called separately.
+    """Attach the weights (B, N) of patch tokens to the tensor, for a head that is called separately.
 
-    ``forward_head(forward_features(x))`` is common and passes one tensor. A compiled graph cannot carry the note;
-    the head then says so instead of reading wrongly.
+    ``forward_head(forward_features(x))`` is common and passes one tensor. A compiled graph loses the attribute, and the
+    head then raises an error instead of giving wrong results.
     """
     if not torch.compiler.is_compiling():
         setattr(tokens, _TAG, (weights,))
@@ -29,11 +29,15 @@ def tag_weights(tokens: Tensor, weights: Tensor | None) -> Tensor:
 
 
 def tagged_weights(tokens: Tensor) -> Tensor | None:
-    """The note that ``tag_weights`` left; None where all weigh the same."""
+    """The weights that ``tag_weights`` attached; None if all are equal.
+
+    Raises:
+        ValueError: if the tensor has no tag.
+    """
     noted: tuple[Tensor | None] | None = getattr(tokens, _TAG, None)
     if noted is None:
         raise ValueError(
-            "This head reads patch tokens, and those given do not say how many patches each stands for. "
+            "This head reads patch tokens and needs to know how many patches each stands for. "
             "Pass the output of forward_features unchanged, or call the model as a whole."
         )
     return noted[0]

@@ -1,8 +1,7 @@
-"""What a reduced model has and is: one child module that holds the reduction, and a class of its own.
+"""A reduced model: one child module that holds the reduction, and a class of its own.
 
-``attach_`` changes the class of the one object it is given, to a subclass made of its family's mixin and the model's
-class, and adds one child module, ``foveate``. Blocks, parameters and state-dict keys stay as they are; ``detach_``
-undoes both.
+``attach_`` changes the class of the model object to a subclass made of its family's mixin and the model's class, and
+adds one child module, ``foveate``. Blocks, parameters and state-dict keys are unchanged. ``detach_`` undoes both.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ if TYPE_CHECKING:
     from foveate.adapters.family import Family
 
 CHILD = "foveate"
-"""Name of the one child module a reduced model has, and so the prefix of a method's parameters."""
+"""Name of the child module of a reduced model, and prefix of the names of its parameters."""
 
 
 class Reducer(nn.Module):
-    """The child module ``foveate``: the reduction, the plan it leads to, and the method's parameters if it has any."""
+    """The child module ``foveate``: the reduction, its plan, and the method's parameters if it has any."""
 
     def __init__(self, reduction: Reduction, shape: ModelShape) -> None:
         super().__init__()
@@ -62,30 +61,30 @@ class Reducer(nn.Module):
 
     @property
     def heads_weigh_by_size(self) -> bool:
-        """Whether heads that read patch tokens count each as often as it stands for a patch."""
+        """Whether heads that read patch tokens weigh each by the number of patches it stands for."""
         return self.method is not None and self.method.heads_weigh_by_size
 
     @property
     def masks(self) -> bool:
-        """Whether tokens are masked now instead of removed, as some methods do while they train."""
+        """Whether tokens are currently masked instead of removed, as some methods do in training."""
         return isinstance(self.method, MaskTrainedMethod) and self.training
 
     @property
     def modules_by_block(self) -> dict[int, nn.Module]:
-        """The method's own modules, by the block they serve; empty for a method that learns nothing."""
+        """The method's modules by block; empty for a method that does not learn."""
         return {int(name): module for name, module in self.learned.items()}
 
     @property
     def removes_tokens(self) -> bool:
-        """Whether anything is reduced in any block."""
+        """Whether any block reduces tokens."""
         return any(self.plan.acts_in(block) for block in range(self.shape.depth))
 
     def plan_for(self, grid: tuple[int, int]) -> Plan:
-        """The plan for an image of that many rows and columns of patches."""
+        """The plan for a patch grid."""
         return self.plan if grid == self.shape.grid else self.reduction.plan(at_grid(self.shape, grid))
 
     def reschedule(self, schedule: Schedule) -> None:
-        """Follow another schedule from now on; what the method has learned stays."""
+        """Change the schedule; learned weights stay."""
         reduction = self.reduction.with_schedule(schedule)
         plan = reduction.plan(self.shape)
         if self.learned:
@@ -93,13 +92,15 @@ class Reducer(nn.Module):
         self.reduction, self.plan = reduction, plan
 
     def check_learned(self, blocks: Iterable[int]) -> None:
-        """Refuse to act in blocks for which there is nothing learned."""
+        """Raise ``ValueError`` if the method would act in a block without learned weights."""
         without = [block for block in blocks if str(block) not in self.learned]
         if without:
-            raise ValueError(f"{type(self.method).__name__} has learned nothing for block {without[0]}; reduce again.")
+            raise ValueError(
+                f"{type(self.method).__name__} has no learned weights for block {without[0]}. Reduce the model again."
+            )
 
     def resized(self, shape: ModelShape) -> Reducer:
-        """The same for images of another size, with what the method has learned carried over."""
+        """The same reduction for images of another size, with the learned weights."""
         new = Reducer(self.reduction, shape)
         new.unit_scales = self.unit_scales
         for name in new.learned.keys() & self.learned.keys():
@@ -111,24 +112,24 @@ class Reducer(nn.Module):
         return new.train(self.training)
 
     def drop_blocks_from(self, depth: int) -> None:
-        """Forget what was learned for blocks that the model no longer has."""
+        """Remove learned weights of blocks that the model no longer has."""
         for block in [block for block in self.modules_by_block if block >= depth]:
             del self.learned[str(block)]
 
     def no_weight_decay(self) -> set[str]:
-        """Parameters, by their names in the model, that weight decay spares."""
-        spared = {name: getattr(module, "no_weight_decay", ()) for name, module in self.learned.items()}
-        return {f"{CHILD}.learned.{block}.{parameter}" for block, names in spared.items() for parameter in names}
+        """Names, within the model, of parameters without weight decay."""
+        exempt = {name: getattr(module, "no_weight_decay", ()) for name, module in self.learned.items()}
+        return {f"{CHILD}.learned.{block}.{parameter}" for block, names in exempt.items() for parameter in names}
 
     def extra_repr(self) -> str:
         return str(self.reduction)
 
 
 class Reduced:
-    """Root of every mixin: marks a reduced model and lets it travel through pickle and deepcopy."""
+    """Base of every mixin: marks a reduced model and makes it work with pickle and deepcopy."""
 
     foveate: Reducer
-    _foveate_family: ClassVar[type]  # set by reduced_class, as is the next; transformers evaluates these annotations
+    _foveate_family: ClassVar[type]  # set by reduced_class, like the next one; transformers evaluates these annotations
     _foveate_base: ClassVar[type]
 
     @property
@@ -146,7 +147,7 @@ def _blank_reduced(family: type[Family], base: type) -> Any:
 
 
 def reduced_class(family: type[Family], base: type) -> type:
-    """The class a reduced ``base`` has. It keeps the name, so that printing and saving read as before."""
+    """The class of a reduced ``base``. It has the same name, so that printing and saving look the same."""
     return _make_class(family, base)
 
 
@@ -162,14 +163,14 @@ def reducer_of(model: nn.Module) -> Reducer | None:
 
 
 def copy_root(model: Any) -> Any:
-    """A second root over the same modules; the root is all that reducing and restoring change."""
+    """A second root over the same modules; reducing and restoring change only the root."""
     root = copy.copy(model)
     root._modules = dict(model._modules)
     return root
 
 
 def copy_unreduced(model: Any) -> Any:
-    """A second root over the modules of ``model``, which is not reduced."""
+    """A second, unreduced root over the modules of ``model``."""
     root = copy_root(model)
     return detach_(root) if isinstance(root, Reduced) else root
 

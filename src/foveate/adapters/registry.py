@@ -1,6 +1,6 @@
-"""All families, and the one that a model belongs to.
+"""All families, and the family of a model.
 
-Files of this folder that begin with a library's name hold its families; they are imported once that library is.
+Files in this folder that start with a library's name hold its families. They are imported once the library is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from foveate.adapters.reduced import CHILD, Reduced, Reducer, reduced_class
 from foveate.reductions import Reduction
 
 FILES = {"timm": "timm_", "transformers": "hf_", "torchvision": "torchvision_"}
-"""The beginning of the names of each library's files."""
+"""How the names of each library's files start."""
 
 F = TypeVar("F", bound=type[Family])
 _FAMILIES: list[type[Family]] = []
@@ -26,13 +26,13 @@ _IMPORTED: set[str] = set()
 
 
 def register_family(family: F) -> F:
-    """Make a family known. One that is registered later is asked first, so that it may be more special."""
+    """Class decorator that registers a family. Later families are tried first, so they can be more specific."""
     _FAMILIES.insert(0, family)
     return family
 
 
 def all_families() -> tuple[type[Family], ...]:
-    """Every family whose library somebody has imported: no model can be of any other."""
+    """Every family whose library has been imported; no model can belong to any other."""
     for library, beginning in FILES.items():
         if library in sys.modules and library not in _IMPORTED:
             _IMPORTED.add(library)
@@ -43,16 +43,17 @@ def all_families() -> tuple[type[Family], ...]:
 
 
 def inspect(model: nn.Module) -> Family:
-    """What foveate knows of ``model``: its family, bound to it.
+    """Describe ``model``: its family, bound to it.
 
     Print it to see tokens, grid, what the head reads, and whether the model can be reduced. Its attributes answer the
     same questions in code: ``grid``, ``num_prefix``, ``has_cls``, ``image_size``, ``num_classes``, ``reduction``.
 
     Raises:
-        UnsupportedModel: if no family understands the model; the message names what was found and what is supported.
+        UnsupportedModel: if no family supports the model. The message names what was found and what is supported.
+        TypeError: if it is not a ``torch.nn.Module``.
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"A model is a torch.nn.Module; got {type(model).__name__}: {model!r:.80}.")
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}: {model!r:.80}.")
     if isinstance(model, Reduced):
         return model._family
     for family in all_families():
@@ -61,7 +62,7 @@ def inspect(model: nn.Module) -> Family:
             bound.check()
             return bound
     found = f"{type(model).__module__}.{type(model).__qualname__}"
-    raise UnsupportedModel(f"foveate does not know {found}. Supported: {_titles()}.{_hint(model)}")
+    raise UnsupportedModel(f"foveate does not support {found}. Supported: {_titles()}.{_hint(model)}")
 
 
 def rebuild(architecture: Mapping[str, Any]) -> nn.Module:
@@ -78,7 +79,7 @@ def rebuild(architecture: Mapping[str, Any]) -> nn.Module:
 
 
 def attach_(model: Any, reduction: Reduction) -> Any:
-    """Reduce ``model`` as ``reduction`` asks, in place. On any error it is left as it was."""
+    """Apply ``reduction`` to ``model`` in place. After any error the model is unchanged."""
     family = inspect(model)
     if isinstance(model, Reduced):
         raise ValueError(
@@ -87,16 +88,18 @@ def attach_(model: Any, reduction: Reduction) -> Any:
         )
     family.require_reducible()
     if hasattr(model, CHILD):
-        raise ValueError(f"The model already has an attribute {CHILD!r}, the name foveate's own child needs.")
+        raise ValueError(
+            f"The model already has an attribute {CHILD!r}, which foveate needs for its own module. Rename it."
+        )
     method = reduction.method
     if method is not None and method.needs_class_token and not family.has_cls:
         raise ValueError(
             f"{type(method).__name__} ranks by class-token attention; this model has no class token. "
-            "Use ToMe, or TopK, which falls back on the attention a token receives."
+            "Use ToMe, or TopK, which then ranks by the attention a token receives."
         )
     shape = family.shape()
     if reduction.exact_last_block and shape.head_reads_patches:
-        raise ValueError("exact_last_block needs a head that reads prefix tokens only; this one reads patch tokens.")
+        raise ValueError("exact_last_block needs a head that reads only prefix tokens; this one reads patch tokens.")
     if reduction.exact_last_block and not shape.num_prefix:
         raise ValueError("exact_last_block needs a prefix token (class token); this model has none.")
     reducer = Reducer(reduction, shape)
@@ -113,13 +116,13 @@ def _titles() -> str:
 
 
 def _hint(model: nn.Module) -> str:
-    """Point at a part of ``model`` that could be reduced instead."""
+    """Suggest a part of ``model`` that could be reduced instead."""
     for name, child in model.named_modules():
         if name and any(family.matches(child) for family in all_families()):
-            return f" Its part {name!r} ({type(child).__name__}) may be reduced by itself: reduce_({_path(name)}, ...)."
+            return f" Its part {name!r} ({type(child).__name__}) may be supported: reduce_({_path(name)}, ...)."
     return ""
 
 
 def _path(name: str) -> str:
-    """``model.encoder[0]``: valid Python also where a part is numbered."""
+    """Python code for a part: ``model.encoder[0]``, also if its name is a number."""
     return "model" + "".join(f"[{part}]" if part.isdecimal() else f".{part}" for part in name.split("."))

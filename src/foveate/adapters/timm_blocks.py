@@ -1,4 +1,4 @@
-"""Blocks of timm's VisionTransformer in the pieces that reduction needs."""
+"""Blocks of timm's VisionTransformer, split into the pieces that reduction needs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TimmBlock(BlockPieces):
         return self.scaled_attention(attn.proj_drop(attn.proj(x)))
 
     def scaled_attention(self, update: Tensor) -> Tensor:
-        """Attention's update as the block adds it to the stream."""
+        """The update that the block adds to the residual stream after attention."""
         return self.block.drop_path1(self.block.ls1(update))
 
     def mlp(self, x: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ class TimmBlock(BlockPieces):
 
 
 class TimmPostNormBlock(TimmBlock):
-    """timm's ``ResPostBlock``: norms behind attention and MLP."""
+    """timm's ``ResPostBlock``: norms after attention and MLP."""
 
     def normed(self, x: Tensor) -> Tensor:
         return x

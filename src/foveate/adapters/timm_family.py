@@ -1,10 +1,10 @@
-"""What every family of timm models shares: classifier, images, weight decay, and how it is built again."""
+"""What all timm families share: classifier, preprocessing, weight decay and rebuilding."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import timm
 import torch
@@ -17,14 +17,16 @@ IMAGE_FACTS = ("mean", "std", "interpolation", "crop_pct", "crop_mode")
 
 
 class TimmFamily(Family):
-    """A model of timm's registry, or one built by hand from timm's classes."""
+    """A model from timm's registry, or built by hand from timm's classes."""
 
     library = "timm"
     classifier_names = ("head", "head_dist")
+    saved_options: ClassVar[frozenset[str]] = frozenset()
+    """Names of all options that ``build_options`` may write."""
     embedding_names = frozenset({"patch_embed", "pos_embed", "cls_token", "reg_token", "dist_token", "norm_pre"})
 
     def logits(self, output: Any) -> Tensor:
-        if isinstance(output, tuple):  # DeiT's two heads while it is trained to be distilled
+        if isinstance(output, tuple):  # DeiT's two heads in distillation training
             return torch.stack(output).mean(dim=0)
         return output
 
@@ -47,11 +49,15 @@ class TimmFamily(Family):
 
     @abstractmethod
     def build_options(self) -> dict[str, Any]:
-        """What builds a model of this shape again, as plain data."""
+        """Options that rebuild a model of this shape, as plain data."""
 
     @classmethod
     def rebuild(cls, architecture: Mapping[str, Any]) -> nn.Module:
-        return timm.create_model(architecture["architecture"], pretrained=False, **architecture["options"])
+        name = architecture.get("architecture")
+        if not isinstance(name, str) or ":" in name or "/" in name or not timm.is_model(name):
+            raise ValueError(f"The saved model has the architecture {name!r:.80}, which this timm does not have.")
+        options = cls.check_saved_options(architecture.get("options"), cls.saved_options)
+        return timm.create_model(name, pretrained=False, **options)
 
     @property
     def _config(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from foveate.adapters.blocks import linear_macs
 
 
 def stem_macs(embed: PatchEmbed) -> int:
-    """Multiply-accumulates per patch of one convolution, or of several that end in patches."""
+    """Multiply-accumulates per patch of a stem with one or several convolutions."""
     total, stride = 0, 1
     for layer in embed.proj.modules():
         if isinstance(layer, nn.Conv2d):
@@ -21,18 +21,18 @@ def stem_macs(embed: PatchEmbed) -> int:
 
 
 def stem_macs_of_patches(model: Any, height: int, width: int) -> int:
-    """The same with patches of another size, which cost more or less to embed."""
+    """``stem_macs`` for patches of another size."""
     convolution = model.patch_embed.proj
     if not isinstance(convolution, nn.Conv2d):
         raise ValueError(
-            f"The stem of this {type(model).__name__} cannot make patches of another size; got {height} x {width}. "
+            f"The stem of this {type(model).__name__} cannot change its patch size, got {height} x {width}. "
             "Build the model with that patch_size."
         )
     return convolution.weight[:, :, 0, 0].numel() * height * width
 
 
 def head_macs(model: Any) -> tuple[int, int]:
-    """(per image, per token read) of pooling and classifier."""
+    """MACs of pooling and classifier: (per image, per token that the head reads)."""
     classifier = linear_macs(model.head, getattr(model, "head_dist", None))
     if model.attn_pool is not None:
         per_image, per_token = _attention_pool_macs(model.attn_pool)
@@ -41,7 +41,7 @@ def head_macs(model: Any) -> tuple[int, int]:
 
 
 def _attention_pool_macs(pool: Any) -> tuple[int, int]:
-    """(per image, per token read) of timm's latent attention pooling."""
+    """MACs of timm's latent attention pooling: (per image, per token that it reads)."""
     width = pool.kv.out_features // 2
     per_token = pool.kv.weight.numel() + 2 * pool.latent_len * width
     return pool.latent_len * linear_macs(pool.q, pool.proj, pool.mlp), per_token

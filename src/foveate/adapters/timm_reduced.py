@@ -1,4 +1,4 @@
-"""What a reduced timm VisionTransformer does instead of its own methods."""
+"""Methods that replace those of a timm VisionTransformer once it is reduced."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from foveate.costs import at_grid
 
 
 class ReducedTimm(Reduced):
-    """Methods of timm's VisionTransformer, for fewer tokens."""
+    """Methods of timm's VisionTransformer for a reduced model."""
 
     def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Any:
         _refuse_mask(attn_mask, is_causal)
@@ -30,7 +30,7 @@ class ReducedTimm(Reduced):
         family = self._family
         stream = family.encode(x).stream
         tokens = family.final_norm(stream.tokens)
-        # the head, called on its own, must still know how many patches each token stands for, or which still count
+        # a head that is called separately must know how many patches each token stands for, or which tokens still count
         return tag_weights(tokens, family.token_weights(stream)) if family.reads_weights else tokens
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Any:
@@ -53,7 +53,7 @@ class ReducedTimm(Reduced):
         """Feature maps of chosen blocks on the whole patch grid: every patch gets its token's features."""
         _refuse_mask(attn_mask, is_causal)
         if output_fmt not in ("NCHW", "NLC"):
-            raise ValueError(f"output_fmt is NCHW or NLC; got {output_fmt!r}.")
+            raise ValueError(f"output_fmt must be NCHW or NLC, got {output_fmt!r}.")
         wanted, _ = feature_take_indices(len(self.blocks), indices)
         family = self._family
         encoded = family.encode(x, record=True)
@@ -69,7 +69,7 @@ class ReducedTimm(Reduced):
         return _package(maps, prefixes if self.num_prefix_tokens else None, final, return_prefix_tokens, output_dict)
 
     def reset_classifier(self: Any, num_classes: int, global_pool: str | None = None) -> None:
-        """A new classifier; another kind of pooling only where the plan does not depend on it."""
+        """Replace the classifier, and the pooling if the plan does not depend on it."""
         _check_pooling(self, global_pool)
         super().reset_classifier(num_classes, global_pool)  # type: ignore[misc]
         self.foveate.shape = replace(self.foveate.shape, head_reads_patches=self._family.head_reads_patches)
@@ -77,7 +77,7 @@ class ReducedTimm(Reduced):
     def prune_intermediate_layers(
         self: Any, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        """Leave out the blocks behind the last one asked for, and what their reductions have learned."""
+        """Remove the blocks after the last requested one, and the learned weights of their reductions."""
         if self.foveate.heads_weigh_by_size:
             raise ValueError(
                 f"This model was reduced by {self.foveate.method!r} with all its {len(self.blocks)} blocks. "
@@ -89,7 +89,7 @@ class ReducedTimm(Reduced):
         return taken
 
     def set_input_size(self: Any, img_size: Any = None, patch_size: Any = None) -> None:
-        """Take images or patches of another size; positions the method has learned are resampled like the model's."""
+        """Change the size of images or patches; positions learned by the method are resampled like the model's."""
         embed = self.patch_embed
         height, width = to_2tuple(img_size) if img_size is not None else embed.img_size
         ph, pw = to_2tuple(patch_size) if patch_size is not None else embed.patch_size
@@ -98,7 +98,7 @@ class ReducedTimm(Reduced):
         shape = at_grid(self.foveate.shape, (height // ph, width // pw))
         if (ph, pw) != tuple(embed.patch_size):
             shape = replace(shape, stem_macs_per_patch=stem_macs_of_patches(self, ph, pw))
-        resized = self.foveate.resized(shape)  # refuses before anything has changed
+        resized = self.foveate.resized(shape)  # raises before anything has changed
         resized.drop_blocks_from(len(self.blocks))
         self.foveate.check_learned(resized.modules_by_block)
         frozen = [name for name, parameter in self.named_parameters() if not parameter.requires_grad]
@@ -111,7 +111,7 @@ class ReducedTimm(Reduced):
         return super().no_weight_decay() | self.foveate.no_weight_decay()  # type: ignore[misc]
 
     def group_matcher(self: Any, coarse: bool = False) -> dict[str, Any]:
-        """What a block's reduction has learned counts as part of that block, for learning rates by depth."""
+        """Group the weights of a block's reduction with that block, for layer-wise learning rates."""
         groups = super().group_matcher(coarse)  # type: ignore[misc]
         return groups | {"blocks": [*groups["blocks"], (rf"^{CHILD}\.learned\.(\d+)", None)]}
 
@@ -119,7 +119,7 @@ class ReducedTimm(Reduced):
 def _package(
     maps: list[Tensor], prefixes: list[Tensor] | None, final: Tensor | None, with_prefix: bool, as_dict: bool
 ) -> Any:
-    """timm's several ways to return intermediates."""
+    """Return intermediates in the form that the options of timm ask for."""
     if as_dict:
         result: dict[str, Any] = {"image_intermediates": maps}
         if with_prefix and prefixes is not None:
@@ -130,7 +130,7 @@ def _package(
 
 
 def _check_pooling(model: Any, wanted: str | None) -> None:
-    """Whether the head may pool by ``wanted`` from now on: where tokens are not weighed it is as free as in timm."""
+    """Raise ``ValueError`` if the head cannot change its pooling to ``wanted``. It can if it does not weigh tokens."""
     if wanted in (None, model.global_pool):
         return
     reducer = model.foveate
@@ -143,4 +143,6 @@ def _check_pooling(model: Any, wanted: str | None) -> None:
 
 def _refuse_mask(attn_mask: Tensor | None, is_causal: bool) -> None:
     if attn_mask is not None or is_causal:
-        raise ValueError("A reduced model takes no attn_mask and no is_causal: tokens do not keep their places.")
+        raise ValueError(
+            "A reduced model takes no attn_mask and no is_causal, because tokens do not keep their positions."
+        )

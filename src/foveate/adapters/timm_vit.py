@@ -1,4 +1,4 @@
-"""timm's VisionTransformer, in its variants: prefix tokens, LayerScale, qk-norm, gates, post-norm, pooling heads."""
+"""timm's VisionTransformer and its variants: prefix tokens, LayerScale, qk-norm, gates, post-norm, pooling heads."""
 
 from __future__ import annotations
 
@@ -24,8 +24,13 @@ from foveate.core import log_size_bias
 from foveate.costs import ModelShape
 
 POOLS = ("token", "avg", "map", "")
+SAVED_OPTIONS = (
+    *("num_classes", "in_chans", "img_size", "patch_size", "embed_dim", "depth", "num_heads", "class_token"),
+    *("global_pool", "fc_norm", "dynamic_img_size", "drop_rate", "pos_drop_rate", "proj_drop_rate", "attn_drop_rate"),
+    *("drop_path_rate", "stages"),  # the last is HVT's
+)
 FORWARDS = ("forward", "forward_features", "forward_head", "forward_intermediates", "pool", "_pos_embed")
-"""Methods of the model that the family stands in for, so that none of them may be overridden."""
+"""Methods that the family replaces, so that a subclass must not override them."""
 
 
 @register_family
@@ -34,22 +39,23 @@ class TimmVit(TimmFamily):
 
     title = "timm VisionTransformer (ViT, DeiT, DINOv2, CLIP, SigLIP, ...)"
     mixin = ReducedTimm
+    saved_options = frozenset(SAVED_OPTIONS)
 
     @classmethod
     def matches(cls, model: nn.Module) -> bool:
         return isinstance(model, VisionTransformer)
 
-    # -- which variants are understood
+    # -- supported variants
 
     def check(self) -> None:
         model = self.model
         self._check_class()
         if type(model.patch_embed) is not PatchEmbed:
-            raise UnsupportedModel(f"{self._who} embeds patches by {_type(model.patch_embed)}; PatchEmbed is known.")
+            raise UnsupportedModel(f"{self._name} embeds patches by {_type(model.patch_embed)}. Supported: PatchEmbed.")
         if isinstance(model.patch_drop, PatchDropout):
-            raise UnsupportedModel(f"{self._who} drops patches at random. Build it with patch_drop_rate=0.")
+            raise UnsupportedModel(f"{self._name} drops patches at random. Build it with patch_drop_rate=0.")
         for index, block in enumerate(model.blocks):
-            self._check_block(f"block {index} of {self._who}", block)
+            self._check_block(f"block {index} of {self._name}", block)
         self._check_head()
 
     def _check_class(self) -> None:
@@ -57,49 +63,49 @@ class TimmVit(TimmFamily):
         changed = [name for name in FORWARDS if getattr(self.base_class, name) is not getattr(base, name)]
         if changed:
             raise UnsupportedModel(
-                f"{self._who} is a {base.__name__} that overrides {', '.join(changed)}, "
-                "so foveate cannot know what it computes."
+                f"{self._name} is a {base.__name__} that overrides {', '.join(changed)}, "
+                "so foveate cannot tell what it computes."
             )
 
     @property
     def known_class(self) -> type:
-        """The class whose methods the family knows."""
+        """The class whose methods the family supports."""
         return VisionTransformerDistilled if self._is_distilled else VisionTransformer
 
     def _check_block(self, where: str, block: Any) -> None:
-        """By their forward methods, so that a subclass that only fixes options passes."""
+        """Check a block by its forward methods, so that a subclass that only fixes options passes."""
         if type(block).forward not in (Block.forward, ResPostBlock.forward):
-            raise UnsupportedModel(f"{where} is a {_type(block)}. Known: Block, ResPostBlock.")
+            raise UnsupportedModel(f"{where} is a {_type(block)}. Supported: Block, ResPostBlock.")
         if type(block.attn).forward is not Attention.forward:
-            raise UnsupportedModel(f"{where} attends by {_type(block.attn)}. Known: Attention.")
+            raise UnsupportedModel(f"{where} has the attention {_type(block.attn)}. Supported: Attention.")
         if type(block.mlp) not in (Mlp, GluMlp, SwiGLU):
-            raise UnsupportedModel(f"{where} has the MLP {_type(block.mlp)}. Known: Mlp, GluMlp, SwiGLU.")
+            raise UnsupportedModel(f"{where} has the MLP {_type(block.mlp)}. Supported: Mlp, GluMlp, SwiGLU.")
 
     def _check_head(self) -> None:
         model = self.model
         if model.global_pool not in POOLS or not isinstance(model.attn_pool, AttentionPoolLatent | None):
             raise UnsupportedModel(
-                f"{self._who} pools by {model.global_pool!r}, which is not defined for reduced tokens. "
-                f"Defined: {', '.join(map(repr, POOLS))}."
+                f"{self._name} pools by {model.global_pool!r}, which is not defined for reduced tokens. "
+                f"Supported: {', '.join(map(repr, POOLS))}."
             )
         if model.attn_pool is None:
             return
         if model.attn_pool.pos_embed is not None:
             raise UnsupportedModel(
-                f"The attention pooling of {self._who} has positions of its own, which merged tokens lack."
+                f"The attention pooling of {self._name} has its own positions, which merged tokens lack."
             )
         if "attn_mask" not in inspect.signature(AttentionPoolLatent.forward).parameters:
-            raise UnsupportedModel("This timm's attention pooling takes no mask. Use timm 1.0.16 or newer.")
+            raise UnsupportedModel("Attention pooling in this version of timm takes no mask. Use timm 1.0.16 or newer.")
 
     @property
-    def _who(self) -> str:
+    def _name(self) -> str:
         return f"{self.base_class.__module__.split('.')[0]}'s {_type(self.model)}"
 
     @property
     def _is_distilled(self) -> bool:
         return isinstance(self.model, VisionTransformerDistilled)
 
-    # -- what it is made of
+    # -- the model's parts
 
     @property
     def blocks(self) -> list[nn.Module]:
@@ -151,19 +157,19 @@ class TimmVit(TimmFamily):
         )
 
     def head_macs(self) -> tuple[int, int]:
-        """(per image, per token read) of pooling and classifier."""
+        """MACs of pooling and classifier: (per image, per token that the head reads)."""
         return head_macs(self.model)
 
     @property
     def extra_macs_per_patch(self) -> int:
-        """MACs of what else the head does with each patch token, and with no prefix token."""
+        """Further MACs of the head for each patch token, but not for prefix tokens."""
         return 0
 
     @property
     def head_reads_patches(self) -> bool:
         return self.model.global_pool != "token" or self.model.attn_pool is not None
 
-    # -- running it
+    # -- running the model
 
     def embed(self, images: Tensor, **options: Any) -> Tensor:
         self.grid_for(*images.shape[-2:])
@@ -177,17 +183,17 @@ class TimmVit(TimmFamily):
         return self.predict(self.final_norm(encoded.stream.tokens), self.token_weights(encoded.stream))
 
     def token_weights(self, stream: Stream) -> Tensor | None:
-        """What the head needs to know of each patch token (B, N): how many patches it stands for."""
+        """Weights of patch tokens (B, N) in the head: how many patches each stands for."""
         return stream.size if self.reads_weights else None
 
     @property
     def reads_weights(self) -> bool:
-        """Whether the head, called on its own, must be told what each token weighs."""
+        """Whether a head that is called separately needs the weights of tokens."""
         averages = self.model.attn_pool is not None or self.model.global_pool == "avg"
         return averages and self.reducer is not None and self.reducer.heads_weigh_by_size
 
     def predict(self, tokens: Tensor, weights: Tensor | None, pre_logits: bool = False) -> Any:
-        """Pooling and classifier on normed tokens (B, P + N, C)."""
+        """Run pooling and classifier on normed tokens (B, P + N, C)."""
         model: Any = self.model
         if self._is_distilled or not self.reads_weights:
             return self.base_class.forward_head(model, tokens, pre_logits)  # type: ignore[attr-defined]
@@ -197,7 +203,7 @@ class TimmVit(TimmFamily):
         return x if pre_logits else model.head(x)
 
     def _pooled(self, tokens: Tensor, size: Tensor | None, prefix: int) -> Tensor:
-        """Mean or attention pooling in which a token counts as often as it stands for a patch."""
+        """Mean or attention pooling in which a token counts once for each patch it stands for."""
         if self.model.attn_pool is None:
             return mean_of_patches(tokens, size, prefix)
         bias = None if size is None else log_size_bias(size, prefix, tokens.dtype)
@@ -232,7 +238,7 @@ class TimmVit(TimmFamily):
 
 
 def _drop_rates(model: Any) -> dict[str, float]:
-    """Dropout of all kinds, where there is any: it matters to further training."""
+    """All dropout rates above 0, which matter for further training."""
     last = model.blocks[-1]
     rates = {
         "drop_rate": getattr(model.head_drop, "p", 0.0),

@@ -1,4 +1,4 @@
-"""Weights of a DeiT or an HVT made to fit another HVT: class token, image size, positions behind the poolings."""
+"""Adapt weights of a DeiT or an HVT to another HVT: class token, image size, positions after poolings."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from foveate.methods.hvt_pool import Grid, PooledStage, resample, shapes_after
 
 
 def convert_weights(weights: Mapping[str, Any], model: Any) -> dict[str, Tensor]:
-    """Weights of a DeiT or an HVT, made to fit the HVT ``model``; load them with ``model.load_state_dict``.
+    """Adapt weights of a DeiT or an HVT to the HVT ``model``; load the result with ``model.load_state_dict``.
 
-    The class token and its position go where ``model`` has none. Positions of another number are resampled, as those
-    of a square image. What a DeiT does not have, the positions behind the poolings, stays as ``model`` has it; an HVT
-    of other stages or another pooling is a ``ValueError``.
+    The class token and its position are removed if ``model`` has none. If the number of positions differs, they are
+    resampled as those of a square image. Positions after poolings, which a DeiT lacks, are taken from ``model``.
+
+    Raises:
+        ValueError: if the weights cannot be adapted, for example those of an HVT with other stages or pooling.
     """
     found = _without_class_token(unwrapped(weights), model)
     _check_positions(found, model)
@@ -26,11 +28,11 @@ def convert_weights(weights: Mapping[str, Any], model: Any) -> dict[str, Tensor]
     try:
         return dict(checkpoint_filter_fn(found, model)) | learned
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError) as error:
-        raise ValueError(f"timm cannot make them fit: {error}") from error
+        raise ValueError(f"timm cannot adapt them: {error}") from error
 
 
 def unwrapped(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """The weights by name; files of DeiT and of many training loops hold them one level down."""
+    """The weights by name; files of DeiT and of many training loops nest them one level down."""
     for key in ("model", "state_dict"):
         inner = weights.get(key)
         weights = inner if isinstance(inner, Mapping) else weights
@@ -41,7 +43,7 @@ def _without_class_token(weights: dict[str, Any], model: Any) -> dict[str, Any]:
     has_token = getattr(model, "cls_token", None) is not None
     if has_token and "pos_embed" in weights and "cls_token" not in weights:
         raise ValueError(
-            f"They have no class token and {weights['pos_embed'].shape[1]} positions; the model has one, and "
+            f"They have no class token and {weights['pos_embed'].shape[1]} positions; the model has a class token and "
             f"{_length(model)} positions. Build it with class_token=False and global_pool='avg'."
         )
     if has_token or "cls_token" not in weights:
@@ -53,26 +55,26 @@ def _without_class_token(weights: dict[str, Any], model: Any) -> dict[str, Any]:
 
 
 def _holds_class_position(length: int, model: Any) -> bool:
-    """Whether one of so many positions is the class token's; a DeiT-III has none for it."""
+    """Whether one of ``length`` positions is the class token's; a DeiT-III has none for it."""
     own = _length(model)
     return length - 1 == own or (length != own and _square(length - _prefix(model)) is None)
 
 
 def _check_positions(weights: dict[str, Any], model: Any) -> None:
-    """Refuse what timm would take for a square grid and fail at, or read wrongly."""
+    """Raise ``ValueError`` for positions that timm would mistake for a square grid."""
     length, own = weights["pos_embed"].shape[1] if "pos_embed" in weights else None, _length(model)
     if length is None or own is None or length == own:
         return
     if _square(length - _prefix(model)) is None:
         raise ValueError(
-            f"They have {length} positions, the model has {own}. Positions are resampled from a square grid, and "
-            f"{length - _prefix(model)} patches are none. Build the model for the images of the weights, load them, "
-            "and call its set_input_size."
+            f"They have {length} positions, the model has {own}. Positions are resampled from a square grid, but "
+            f"{length - _prefix(model)} patches do not form one. Build the model for the image size of the weights, "
+            "load them, and call its set_input_size."
         )
 
 
 def _learned(weights: dict[str, Any], model: nn.Module) -> dict[str, Tensor]:
-    """Everything under ``foveate.``: as ``model`` has it where the weights have none of it, else theirs."""
+    """Tensors under ``foveate.``: from the weights if they have any, else from ``model``."""
     own = {name: tensor for name, tensor in model.state_dict().items() if name.startswith(f"{CHILD}.")}
     found = {name for name in weights if name.startswith(f"{CHILD}.")}
     if not found:
@@ -80,8 +82,8 @@ def _learned(weights: dict[str, Any], model: nn.Module) -> dict[str, Tensor]:
     if found != own.keys():
         differing = sorted(found ^ own.keys())
         raise ValueError(
-            f"They are of a model with other stages or another pooling: {len(differing)} names are in one of the two "
-            f"only, such as {', '.join(differing[:3])}. Build the model with the stages and the pool of the weights."
+            f"They are from a model with other stages or another pooling: {len(differing)} names are in only one of "
+            f"the two, such as {', '.join(differing[:3])}. Build the model with the stages and pool of the weights."
         )
     reducer = reducer_of(model)
     assert reducer is not None
@@ -91,16 +93,16 @@ def _learned(weights: dict[str, Any], model: nn.Module) -> dict[str, Tensor]:
 
 
 def _fitted(name: str, found: Tensor, own: Tensor, stage: nn.Module | None, grid: Grid | None) -> Tensor:
-    """A tensor under ``foveate.``; positions of another number are resampled from the ``grid`` of the weights."""
+    """A tensor under ``foveate.``; positions that differ in number are resampled from the ``grid`` of the weights."""
     if found.shape == own.shape:
         return found
     if not isinstance(stage, PooledStage):
-        raise ValueError(f"{name} is {tuple(found.shape)} there and {tuple(own.shape)} in the model.")
+        raise ValueError(f"{name} has shape {tuple(found.shape)} in the weights and {tuple(own.shape)} in the model.")
     rows, columns = (0, 0) if grid is None else shapes_after(grid, stage.poolings, stage.pool_dim)[-1]
     if grid is None or rows * columns != found.shape[1]:
         raise ValueError(
-            f"{name} has {found.shape[1]} positions there and {own.shape[1]} in the model, and is of no square image "
-            f"pooled like this model's (pool_dim={stage.pool_dim}). Build the model for the images of the weights, "
+            f"{name} has {found.shape[1]} positions in the weights, {own.shape[1]} in the model, and no square image "
+            f"pooled with pool_dim={stage.pool_dim} has that many. Build the model for the image size of the weights, "
             "load them, and call its set_input_size."
         )
     return resample(found, grid, stage.grid, stage.poolings, stage.pool_dim)
@@ -112,10 +114,10 @@ def _square(patches: int) -> Grid | None:
 
 
 def _length(model: Any) -> int | None:
-    """Positions of the model's own; None where it has none."""
+    """Number of the model's positions; None if it has none."""
     return None if getattr(model, "pos_embed", None) is None else int(model.pos_embed.shape[1])
 
 
 def _prefix(model: Any) -> int:
-    """Positions among them that are no patch's."""
+    """Number of positions that belong to prefix tokens."""
     return 0 if getattr(model, "no_embed_class", False) else int(model.num_prefix_tokens)

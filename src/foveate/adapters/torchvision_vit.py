@@ -18,6 +18,10 @@ from foveate.adapters.registry import register_family
 from foveate.costs import BlockShape, ModelShape
 
 SPARED_BY_DECAY = {"pos_embedding", "class_token"}
+SAVED_OPTIONS = (
+    *("image_size", "patch_size", "num_layers", "num_heads", "hidden_dim", "mlp_dim", "dropout", "attention_dropout"),
+    *("num_classes", "representation_size"),
+)
 
 
 class TorchvisionBlock(BlockPieces):
@@ -77,7 +81,7 @@ def _projected(attention: Any, x: Tensor, start: int, stop: int) -> Tensor:
 
 
 class ReducedTorchvision(Reduced):
-    """What a reduced torchvision model does instead of its own forward."""
+    """The forward of a reduced torchvision model."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
         family = self._family
@@ -103,7 +107,7 @@ class TorchvisionVit(Family):
             raise UnsupportedModel(f"{type(self.model).__name__} overrides torchvision's VisionTransformer.forward.")
         for i, block in enumerate(self.blocks):
             if type(block) is not EncoderBlock:
-                raise UnsupportedModel(f"Block {i} is a {type(block).__name__}; EncoderBlock is known.")
+                raise UnsupportedModel(f"Block {i} is a {type(block).__name__}. Supported: EncoderBlock.")
 
     @property
     def blocks(self) -> list[nn.Module]:
@@ -187,11 +191,11 @@ class TorchvisionVit(Family):
 
     @classmethod
     def rebuild(cls, architecture: Mapping[str, Any]) -> nn.Module:
-        return VisionTransformer(**architecture["options"])
+        return VisionTransformer(**cls.check_saved_options(architecture.get("options"), SAVED_OPTIONS))
 
 
 def _stem_macs_per_patch(stem: nn.Module, patch_size: int) -> int:
-    """Convolutions of the stem, one or several; each runs at the positions its strides so far have left."""
+    """MACs of the stem's convolutions; each runs at the resolution that earlier strides have left."""
     total, stride = 0, 1
     for layer in stem.modules():
         if isinstance(layer, nn.Conv2d):

@@ -1,4 +1,4 @@
-"""From reduced tokens back to the patch grid, and the trace of which patches each token holds."""
+"""Features of reduced tokens on the patch grid, and the trace of which patches each token holds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from foveate.core import Assignment, compose, unpool
 def spread_to_patches(encoded: Encoded, block: int, prefix: int) -> tuple[Tensor, Tensor]:
     """Features after ``block`` for every patch, (B, N, C), and the prefix tokens.
 
-    A patch whose token was dropped keeps the features that token had when it was dropped.
+    A patch whose token was dropped keeps the features that the token had at that point.
     """
     tokens = encoded.blocks[block].stream.tokens
     steps = [output.step for output in encoded.blocks[: block + 1] if output.step is not None]
@@ -23,13 +23,13 @@ def spread_to_patches(encoded: Encoded, block: int, prefix: int) -> tuple[Tensor
     if left != tokens.shape[1] - prefix:
         raise ValueError(
             f"Block {block} returns prefix tokens only (exact_last_block=True), so it has no dense features. "
-            "Ask for an earlier block, or reduce without exact_last_block."
+            "Choose an earlier block, or reduce without exact_last_block."
         )
     return spread(tokens[:, prefix:], steps), tokens[:, :prefix]
 
 
 def spread(patches: Tensor, steps: Sequence[Step]) -> Tensor:
-    """Features of the tokens that ``steps`` left, for every patch that was there before them."""
+    """Spread the features of reduced tokens back over ``steps``, to every patch before the first step."""
     for step in reversed(steps):
         patches = unpool(patches, step.assignment, fill=step.before)
     return patches
@@ -40,9 +40,9 @@ class Trace:
     """Which patches each token holds after each block of one forward pass.
 
     ``trace.after(block)`` is one ``Assignment`` from the image's patches to the tokens there;
-    ``trace.owner(block)`` says it patch by patch; ``trace.keys(block)`` is the same for keys, where a method
-    reduces keys and values alone. Under ``exact_last_block`` no patch token leaves the last block; its entry is that of
-    the tokens which entered it.
+    ``trace.owner(block)`` gives the token of each patch; ``trace.keys(block)`` is the same for keys, if a method
+    reduces only keys and values. Under ``exact_last_block`` no patch token leaves the last block; its entry describes
+    the tokens that entered it.
     """
 
     grid: tuple[int, int]
@@ -51,9 +51,9 @@ class Trace:
     counts: tuple[int, ...]
     """Patch tokens after every block."""
     steps: tuple[Assignment | None, ...]
-    """What each block did to its patch tokens; None where it did nothing."""
+    """The reduction of patch tokens in each block; None if there was none."""
     key_steps: tuple[Assignment | None, ...]
-    """What each block did to its keys and values alone."""
+    """The reduction of only keys and values in each block; None if there was none."""
     device: torch.device
 
     @staticmethod
@@ -74,7 +74,7 @@ class Trace:
         return len(self.steps)
 
     def after(self, block: int) -> Assignment:
-        """Patches -> tokens after ``block``."""
+        """Assignment from patches to the tokens after ``block``."""
         total = self._identity()
         for step in self.steps[: self._index(block) + 1]:
             if step is not None:
@@ -82,24 +82,26 @@ class Trace:
         return total
 
     def keys(self, block: int) -> Assignment:
-        """Patches -> keys that attention in ``block`` sees."""
+        """Assignment from patches to the keys that attention in ``block`` reads."""
         block = self._index(block)
         before = self._identity() if block == 0 else self.after(block - 1)
         step = self.key_steps[block]
         return before if step is None else compose(before, step, self.batch, self.device)
 
     def owner(self, block: int) -> Tensor:
-        """(B, N) index of the token each patch went to, -1 where it was dropped.
+        """(B, N) index of the token that holds each patch, -1 if it was dropped.
 
-        A patch in several tokens (overlapping windows) names the one it has most weight in.
+        A patch in several tokens (overlapping windows) belongs to the one where it has the most weight.
         """
         a = self.after(block)
         src, dst, weight, present = a.edges(self.batch, self.device)
-        first = torch.arange(self.batch, device=src.device).unsqueeze(1) * a.num_in  # images one after the other
+        first = torch.arange(self.batch, device=src.device).unsqueeze(1) * a.num_in  # flat index over all images
         pairs = ((first + src) * max(a.num_out, 1) + dst)[present]
-        pairs, place = pairs.unique(return_inverse=True)  # windows in windows lead a patch to a token by several ways
+        pairs, place = pairs.unique(
+            return_inverse=True
+        )  # nested windows may connect a patch and a token by several paths
         total = torch.zeros(len(pairs), device=src.device).index_add(0, place, weight[present].float())
-        order = total.argsort(stable=True)  # a patch's heaviest token comes last, and stays
+        order = total.argsort(stable=True)  # a patch's heaviest token is written last
         patch, token = pairs[order] // max(a.num_out, 1), pairs[order] % max(a.num_out, 1)
         rank = torch.full((self.batch * a.num_in,), -1, device=src.device)
         rank = rank.scatter_reduce(0, patch, torch.arange(len(order), device=src.device), "amax")

@@ -15,8 +15,8 @@ from foveate.reductions import UnitQK
 class UnitScales(nn.Module):
     """alpha of every block: logits are alpha * cos(q, k).
 
-    Fixed, alpha is 1. Learned, it starts at sqrt(head_dim), where logits of random queries and keys have the spread
-    they have in a block without normalization (the paper does not say where it starts).
+    A fixed alpha is 1. A learned alpha starts at sqrt(head_dim), at which logits of random queries and keys have the
+    same spread as without normalization (the paper does not give a start value).
     """
 
     def __init__(self, kind: UnitQK, shape: ModelShape) -> None:
@@ -82,5 +82,5 @@ class UnitPieces(BlockPieces):
 
 
 def _unit(x: Tensor) -> Tensor:
-    """``x`` at unit length; by way of float32, since half precision has no number small enough to guard zero."""
+    """``x`` scaled to unit length, in float32, because half precision has no epsilon small enough to guard zero."""
     return normalize(x.float(), dim=-1).to(x.dtype) if x.dtype is torch.float16 else normalize(x, dim=-1)

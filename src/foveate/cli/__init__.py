@@ -1,1 +1,1 @@
-"""The command line: one file per subcommand, each thin: parse, call the library, print."""
+"""The work of the command line: one thin file per command that calls the library and prints."""

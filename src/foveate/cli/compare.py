@@ -20,19 +20,19 @@ from foveate.report.compare.figure import DEMONSTRATION, INTERRUPTED
 from foveate.report.compare.saving import PAGE, PARTIAL, as_document, check_writable
 from foveate_cli.compare import DEFAULT_LIMIT, DEMONSTRATION_LIMIT
 
-UNTRAINED = "The model's weights are random (no --pretrained or --weights), so its decisions mean nothing."
+UNTRAINED = "The model's weights are random (no --pretrained or --weights), so its decisions are meaningless."
 INTERRUPTED_CODE = 130
 PARETO = "*"
 
 
 def run(args: argparse.Namespace) -> int:
-    read_methods(args.methods)  # a wrong word fails before a model is loaded
+    read_methods(args.methods)  # fail before a model is loaded
     args.budgets = read_budgets(read_shares("--budgets", args.budgets))
     check_request(args)
     check_writable(args.out)
-    model = None if args.model is None else asked_model(args)
+    model = None if args.model is None else requested_model(args)
     if (args.out / PARTIAL).is_file() and not args.resume:
-        warn(f"{args.out / PARTIAL} of an interrupted run is replaced; --resume would continue it.")
+        warn(f"{args.out / PARTIAL} of an interrupted run will be replaced. Use --resume to continue that run.")
     with output.phases() as progress:
         comparison = compare(model, args.data, progress=progress, store=args.out, **options(args, model))
     comparison.save(args.out)
@@ -44,21 +44,22 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check_request(args: argparse.Namespace) -> None:
-    """Refuse what cannot mean anything together."""
+    """Raise ``ValueError`` for options that do not work together."""
     if args.model is None and (args.pretrained or args.weights or args.image_size or args.classes):
-        raise ValueError("--pretrained, --weights, --image-size and --classes are about a MODEL. Name one.")
+        raise ValueError("--pretrained, --weights, --image-size and --classes need a MODEL.")
     if args.model is not None and args.data is None:
         raise ValueError(
-            "compare needs images that the model knows, because decisions on noise mean nothing: --data DIR, a folder "
-            "of some hundred images, with or without labels. Without MODEL, the built-in demonstration runs."
+            "compare needs images of the kind the model was trained on, because decisions on noise are meaningless: "
+            "--data DIR, a folder of some hundred images, with or without labels. Without MODEL, compare runs the "
+            "built-in demonstration."
         )
 
 
-def asked_model(args: argparse.Namespace) -> nn.Module:
+def requested_model(args: argparse.Namespace) -> nn.Module:
     """The model, with the reduction it was saved with, if any."""
     loaded = load_from(args)
     if inspect(loaded.model).image_size != loaded.image_size:
-        raise ValueError("compare measures at the image size a model was made for; leave out --image-size.")
+        raise ValueError("compare uses the image size the model was built for. Leave out --image-size.")
     if not has_trained_weights(args):
         warn(UNTRAINED)
     return loaded.model if loaded.own is None else loaded.own
@@ -77,12 +78,12 @@ def options(args: argparse.Namespace, model: nn.Module | None) -> dict[str, Any]
 
 
 def warn(text: str) -> None:
-    """One line to stderr, away from the results."""
+    """Print one line to stderr, apart from the results."""
     print(f"foveate: {text}", file=sys.stderr)
 
 
 def show(comparison: Comparison, folder: Path) -> None:
-    """The table, what is to be said about it, the decision, and where the report is."""
+    """Print the table, remarks, the recommendation, and the path of the report."""
     entries = [entry.as_dict() for entry in comparison.entries]
     columns = known_columns(IN_COMPARISONS, entries)
     names = [f"{entry.title} {PARETO}" if entry.pareto else entry.title for entry in comparison.entries]
@@ -110,7 +111,7 @@ def title(comparison: Comparison) -> str:
 def remarks(comparison: Comparison) -> list[str]:
     environment = comparison.environment
     threads = f"{environment['threads']} thread{'' if environment['threads'] == 1 else 's'}"
-    lines = [f"{PARETO} Pareto front: no other is at least as fast and as faithful."]
+    lines = [f"{PARETO} on the Pareto front: no other setting is at least as fast and as faithful."]
     lines += [DEMONSTRATION] if comparison.demonstration else []
     lines += [] if comparison.complete else [INTERRUPTED]
     lines += [comparison.data["note"]] if comparison.data["note"] else []

@@ -53,7 +53,7 @@ def count(reduction: Reduction, model: nn.Module, image_size: tuple[int, int, in
 
 
 def as_cells(row: CostRow, unreduced: CostRow) -> list[str]:
-    """One line of the table."""
+    """Format one line of the table."""
     counted, tokens = row.cost, output.run_lengths(row.cost.tokens)
     if row.keys is not None:
         tokens += f"; keys {output.run_lengths(row.keys)}"
@@ -69,7 +69,7 @@ def as_cells(row: CostRow, unreduced: CostRow) -> list[str]:
 
 
 def as_json(row: CostRow, unreduced: CostRow) -> dict[str, object]:
-    """One row of the document."""
+    """One row of the JSON document."""
     return {
         "reduction": row.reduction.to_dict(),
         "macs": row.cost.macs,

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def open_loader(args: argparse.Namespace, loaded: Loaded) -> tuple[Task, Loader]:
-    """The task and the images, whose targets must mean what the model predicts."""
+    """Open the task and its images, and check that targets match the model's predictions."""
     task = find_task(args.task).for_model(loaded.model)
     opened = task.open_matching(args.data, args.split or DEFAULT_SPLIT, class_names(args), **source_options(args))
     if opened.mismatch:
@@ -67,17 +67,17 @@ def open_loader(args: argparse.Namespace, loaded: Loaded) -> tuple[Task, Loader]
 
 
 def class_names(args: argparse.Namespace) -> list[str] | None:
-    """The model's classes in its order, from --classes or from beside a model that was trained here."""
+    """The model's class names, from --classes or from the folder of a trained model."""
     path = class_file(args, CLASSES_FILE)
     return None if path is None else read_class_names(path)
 
 
 def evaluate_with_bar(models: dict[str, nn.Module], loader: Loader, task: Task, args: argparse.Namespace) -> Evaluation:
-    """Evaluate, with progress on stderr."""
+    """Evaluate with progress on stderr."""
     device = checked_device(args.device)
     for model in models.values():
         model.to(device).eval()
-    total = len(loader.data) if isinstance(loader.data, ImageData) else None  # streams do not know
+    total = len(loader.data) if isinstance(loader.data, ImageData) else None  # unknown for streams
     with output.phases() as progress:
         found = evaluate(
             models,
@@ -88,12 +88,12 @@ def evaluate_with_bar(models: dict[str, nn.Module], loader: Loader, task: Task, 
             after_batch=lambda so_far: progress("images", so_far.images, total),
         )
     if not found.images:
-        raise ValueError("The evaluation has no images.")
+        raise ValueError("There are no images to evaluate.")
     return found
 
 
 def row(name: str, model: nn.Module, image_size: tuple[int, int, int], task: Task, found: Evaluation) -> dict[str, Any]:
-    """One line, by the names of the columns."""
+    """One line of the table, by column name."""
     metrics = found.metrics[name].compute()
     return {
         "model": name,

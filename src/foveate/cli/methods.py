@@ -51,14 +51,14 @@ def describe_class(cls: type[Method]) -> dict[str, typing.Any]:
 
 
 def _plain(default: object) -> object:
-    """A default ready for JSON; None where there is none."""
+    """A default ready for JSON; None if there is none."""
     if isinstance(default, Enum):
         return default.value
     return None if default is dataclasses.MISSING else default
 
 
 def field_documentation(cls: type) -> dict[str, str]:
-    """The string below each field of a dataclass, its bases' fields included. Python keeps it in the source only."""
+    """The string below each field of a dataclass and of its bases, read from the source, the only place that has it."""
     found: dict[str, str] = {}
     for owner in reversed(cls.__mro__):
         if dataclasses.is_dataclass(owner):
@@ -79,7 +79,7 @@ def _strings_below_fields(cls: type) -> dict[str, str]:
 
 
 def type_text(kind: object) -> str:
-    """What an option takes, for people."""
+    """The type of an option, for display."""
     if kind is bool:
         return "true|false"
     if typing.get_origin(kind) is typing.Literal:
@@ -90,8 +90,8 @@ def type_text(kind: object) -> str:
 
 
 def as_text(entry: dict[str, typing.Any], width: int) -> str:
-    """One method for people, in lines of ``width``."""
-    limits = [] if entry["training_free"] else ["not for a pretrained model as it is"]
+    """Format one method for the terminal, in lines of ``width``."""
+    limits = [] if entry["training_free"] else ["does not work without training"]
     limits += ["needs a class token"] if entry["needs_class_token"] else []
     title = f"{entry['name']}  {entry['description']}" + (f" ({'; '.join(limits)})" if limits else "")
     lines = textwrap.wrap(title, width, subsequent_indent=" " * 4)

@@ -1,4 +1,4 @@
-"""How every command prints: tables and JSON to stdout, progress and errors to stderr."""
+"""Printing for all commands: tables and JSON to stdout, progress and errors to stderr."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from rich.table import Table
 
 from foveate.evaluation.progress import Progress
 
-UNBOUNDED = 1000  # columns of a file or a pipe, where nothing needs to wrap
-NARROWEST_TEXT = 12  # columns of a text that wraps
-EVERY_SECONDS = 60.0  # between lines of progress in a file or a pipe: a short command leaves none
+UNBOUNDED = 1000  # width in a file or a pipe, where nothing needs to wrap
+NARROWEST_TEXT = 12  # width of a column whose text wraps
+EVERY_SECONDS = 60.0  # between lines of progress in a file or a pipe; short commands print none
 
 
 class PipeAwareConsole(Console):
-    """A console that leaves a closed pipe to ``main`` instead of exiting by itself."""
+    """A console that lets ``main`` handle a closed pipe instead of exiting."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
 
 def console() -> Console:
-    """The console of stdout, looked up now, so that redirection works."""
+    """The console of stdout, created on each call so that redirection works."""
     width = None if sys.stdout.isatty() else UNBOUNDED
     return PipeAwareConsole(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
 
@@ -43,12 +43,12 @@ def say(text: str) -> None:
 
 
 def print_json(document: object) -> None:
-    """Print one JSON document, and nothing else."""
+    """Print one JSON document to stdout."""
     print(json.dumps(document, indent=2))
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], text_columns: Sequence[str]) -> None:
-    """Print a table; all columns but ``text_columns`` hold numbers, which are aligned right and never cut."""
+    """Print a table. All columns but ``text_columns`` hold numbers, which are aligned right and never cut."""
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for index, name in enumerate(columns):
         width = max(len(line) for cell in (name, *(row[index] for row in rows)) for line in cell.split("\n"))
@@ -60,12 +60,12 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
         table.add_row(*row)
     target = console()
     needed = Measurement.get(target, target.options.update_width(UNBOUNDED), table).minimum
-    target.width = max(target.width, needed)  # on a very narrow terminal lines wrap, instead of losing their ends
+    target.width = max(target.width, needed)  # on a narrow terminal lines wrap instead of being cut
     target.print(table, crop=False)
 
 
 def print_listing(noun: str, entries: Mapping[str, str], as_json: bool) -> None:
-    """Names with one line each, of a registry that may still be empty."""
+    """Print names with one line each, or as JSON."""
     if as_json:
         print_json([{"name": name, "description": text} for name, text in entries.items()])
     elif not entries:
@@ -76,7 +76,7 @@ def print_listing(noun: str, entries: Mapping[str, str], as_json: bool) -> None:
 
 @contextmanager
 def phases() -> Iterator[Progress]:
-    """A callback that draws a bar on stderr for each phase, or prints a line a minute where stderr is no terminal."""
+    """A callback that draws a bar on stderr for each phase, or prints a line per minute if stderr is not a terminal."""
     if not sys.stderr.isatty():
         yield LINES.advance
         return
@@ -95,21 +95,21 @@ def phases() -> Iterator[Progress]:
 
 @contextmanager
 def progress_bar(label: str) -> Iterator[Progress]:
-    """The same for work of one phase, which is called ``label``."""
+    """``phases`` for work with a single phase called ``label``."""
     with phases() as advance:
         yield lambda phase, done, total, note="": advance(label, done, total, note)
 
 
 class LogToStderr(logging.Handler):
-    """Prints what foveate logs, above a progress bar if there is one."""
+    """Prints log messages of foveate, above a progress bar if there is one."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(record.getMessage(), file=sys.stderr, flush=True)  # looked up now: a bar redirects it
+        print(record.getMessage(), file=sys.stderr, flush=True)  # looked up now, because a bar redirects it
 
 
 @contextmanager
 def logged_to_stderr(level: int = logging.INFO) -> Iterator[None]:
-    """Show what foveate logs while a command runs."""
+    """Show log messages of foveate while a command runs."""
     logger, handler = logging.getLogger("foveate"), LogToStderr()
     before = logger.level, logger.propagate
     logger.addHandler(handler)
@@ -124,13 +124,13 @@ def logged_to_stderr(level: int = logging.INFO) -> Iterator[None]:
 
 
 class ProgressLines:
-    """Progress for a log, where bars would be noise."""
+    """Progress as lines, for log files."""
 
     def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
-        """A command begins now."""
+        """Start timing a command."""
         self._printed = time.monotonic()
 
     def advance(self, phase: str, done: int, total: int | None, note: str = "") -> None:
@@ -140,7 +140,7 @@ class ProgressLines:
             print(line, file=sys.stderr, flush=True)
 
 
-LINES = ProgressLines()  # one for the whole command, or one of many short phases would never say a word
+LINES = ProgressLines()  # one for the whole command, because many short phases would never print otherwise
 
 
 def run_lengths(values: Sequence[int]) -> str:

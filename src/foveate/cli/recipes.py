@@ -20,12 +20,12 @@ def run(args: argparse.Namespace) -> int:
         width = min(output.console().width, WIDEST_TEXT)
         output.say("\n\n".join(as_text(recipe, width) for recipe in recipes))
     else:
-        print(recipes[0].text, end="")  # as it is: it may become the start of another file
+        print(recipes[0].text, end="")  # unchanged, so that it can be the start of another file
     return 0
 
 
 def as_text(recipe: Recipe, width: int) -> str:
-    """One recipe for people, in lines of ``width``."""
+    """Format one recipe for the terminal, in lines of ``width``."""
     indent = " " * 4
     lines = [recipe.name]
     for text in (recipe.config.description, f"Source: {recipe.config.source}"):
@@ -34,7 +34,7 @@ def as_text(recipe: Recipe, width: int) -> str:
 
 
 def as_json(recipe: Recipe) -> dict[str, Any]:
-    """One recipe of the document."""
+    """One recipe of the JSON document."""
     config = recipe.config_for()
     return {
         "name": recipe.name,

@@ -1,4 +1,4 @@
-"""From the words of a command to a model and to reductions."""
+"""Turn command line arguments into a model and reductions."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ T = TypeVar("T")
 
 
 class Loaded(NamedTuple):
-    """The model that a command was asked for, in evaluation mode."""
+    """The requested model, in evaluation mode."""
 
     model: nn.Module
-    """With every token; unit queries and keys stay where the saved model was trained with them."""
+    """The model with all tokens; it keeps unit queries and keys if it was trained with them."""
     image_size: tuple[int, int, int]
     own: nn.Module | None = None
-    """The model as it was saved, if that is reduced; it shares its modules with ``model``."""
+    """The saved model if it is reduced; it shares its modules with ``model``."""
 
     def reduced(self, reduction: Reduction) -> nn.Module:
-        """A second root over the same modules, reduced."""
+        """A second root over the same modules, reduced by ``reduction``."""
         root = copy_unreduced(self.model)
         dataclasses.replace(reduction, unit_qk=inspect(self.model).reduction.unit_qk).apply_(root)
         _copy_scales_(self.model, root)
         return root
 
     def variants(self, reductions: list[Reduction]) -> list[tuple[Reduction, nn.Module]]:
-        """The reduction the model was saved with, then those asked for, each with its model."""
+        """The reduction saved with the model, if any, then ``reductions``, each with its model."""
         own = [] if self.own is None else [(inspect(self.own).reduction, self.own)]
         return [*own, *((reduction, self.reduced(reduction)) for reduction in reductions)]
 
 
 def load_from(args: argparse.Namespace) -> Loaded:
-    """The model that ``foveate_cli.arguments.add_model`` asked for."""
+    """Load the model given by the options of ``foveate_cli.arguments.add_model``."""
     options = size_options(args.model, args.image_size)
     model = load_model(args.model, pretrained=args.pretrained, weights=args.weights, options=options).eval()
-    family = inspect(model)  # refuses a model that is not supported
+    family = inspect(model)  # raises if the model is not supported
     size: tuple[int, int, int] = family.image_size
     if args.image_size is not None:
         channels, height, width = args.image_size
@@ -62,19 +62,19 @@ def load_from(args: argparse.Namespace) -> Loaded:
 
 
 def _copy_scales_(source_model: nn.Module, target: nn.Module) -> None:
-    """Let ``target`` use the learned scales of unit queries and keys, which belong to the model."""
-    ours, theirs = reducer_of(target), reducer_of(source_model)
-    if ours is not None and theirs is not None and ours.unit_scales is not None:
-        ours.unit_scales = theirs.unit_scales
+    """Share the source's learned scales of unit queries and keys with ``target``."""
+    target_reducer, source_reducer = reducer_of(target), reducer_of(source_model)
+    if target_reducer is not None and source_reducer is not None and target_reducer.unit_scales is not None:
+        target_reducer.unit_scales = source_reducer.unit_scales
 
 
 def has_trained_weights(args: argparse.Namespace) -> bool:
-    """Whether the model asked for is a trained one, as far as its name tells."""
+    """Whether the requested model is trained, as far as its name tells."""
     return comes_trained(args.model, args.pretrained, args.weights)
 
 
 def read_reductions(args: argparse.Namespace) -> list[Reduction]:
-    """One for each method asked for, all with the same schedule."""
+    """One reduction for each requested method, all with the same schedule."""
     methods = read_methods(args)
     schedule = make_schedule(
         keep_rate=_read("--keep-rate", parse_share, args.keep_rate),
@@ -85,7 +85,7 @@ def read_reductions(args: argparse.Namespace) -> list[Reduction]:
         blocks=_read("--blocks", parse_blocks, args.blocks),
     )
     if not methods and (schedule is not None or args.exact_last_block):
-        raise ValueError("A schedule or --exact-last-block needs --method; `foveate methods` lists them.")
+        raise ValueError("A schedule or --exact-last-block needs --method. `foveate methods` lists methods.")
     for method in methods:
         if schedule is None and type(method).own_counts is Method.own_counts:
             raise ValueError(f"{method.name} needs a schedule: {IN_WORDS}.")
@@ -98,12 +98,12 @@ def read_methods(args: argparse.Namespace) -> list[Method]:
 
 
 def read_shares(option: str, texts: list[str]) -> tuple[float, ...]:
-    """Shares as ``0.8 0.5``, ``0.8,0.5`` or ``80% 50%``."""
+    """Read shares: ``0.8 0.5``, ``0.8,0.5`` or ``80% 50%``."""
     return tuple(_read(option, parse_share, text) for text in split_list(texts))
 
 
 def _read(option: str, convert: Callable[[str], T], text: Any) -> Any:
-    """The value of an option; an error names the option. None stays None."""
+    """Convert the value of an option; errors name the option. None stays None."""
     if text is None:
         return None
     try:
@@ -113,17 +113,17 @@ def _read(option: str, convert: Callable[[str], T], text: Any) -> Any:
 
 
 def first_line(function: object) -> str:
-    """What a listing shows of a function: the first line of its docstring."""
+    """The first line of a function's docstring, for listings."""
     return (source.getdoc(function) or "").partition("\n")[0]
 
 
 def source_options(args: argparse.Namespace) -> dict[str, str]:
-    """Options of single kinds of data that were given."""
+    """The given options that apply to only one kind of data."""
     given = {"root": args.root, "label_column": args.label_column}
     return {name: value for name, value in given.items() if value}
 
 
-def class_file(args: argparse.Namespace, beside: str) -> Path | None:
-    """The file that names the model's classes: --classes, or ``beside`` a model that was trained here."""
-    path = Path(args.model) / beside
+def class_file(args: argparse.Namespace, default_name: str) -> Path | None:
+    """The file of class names: --classes, or ``default_name`` in the folder of a trained model."""
+    path = Path(args.model) / default_name
     return args.classes or (path if path.is_file() else None)

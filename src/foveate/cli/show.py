@@ -28,7 +28,9 @@ def run(args: argparse.Namespace) -> int:
     reductions = read_reductions(args)
     loaded = load_from(args)
     variants = loaded.variants(reductions)
-    model = variants[-1][1] if variants else loaded.model  # --method outranks the reduction saved with the model
+    model = (
+        variants[-1][1] if variants else loaded.model
+    )  # --method takes precedence over the reduction saved with the model
     name = f"{Path(args.model).name}{untrained(args, model, saved=model is loaded.own)}"
     drawn = known[args.picture](model, args.images, name=name, **read_options(args, known))
     write(drawn, target)
@@ -40,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_options(args: argparse.Namespace, known: Mapping[str, Picture]) -> dict[str, Any]:
-    """Return the options of the picture that were given.
+    """The given options of the picture.
 
     Raises:
         ValueError: If an option belongs to another picture.
@@ -51,13 +53,15 @@ def read_options(args: argparse.Namespace, known: Mapping[str, Picture]) -> dict
             continue
         takers = [picture for picture, draw in known.items() if name in inspect.signature(draw).parameters]
         if args.picture not in takers:
-            raise ValueError(f"{args.picture} has no --{option}. Pictures that have: {', '.join(takers) or 'none'}.")
+            raise ValueError(
+                f"{args.picture} has no --{option}. Pictures with --{option}: {', '.join(takers) or 'none'}."
+            )
         options[name] = getattr(args, option)
     return options
 
 
 def untrained(args: argparse.Namespace, model: nn.Module, saved: bool) -> str:
-    """Return the mark of a picture that shows random weights: the whole model's, or those of a method that learns."""
+    """A note for pictures with random weights, of the whole model or of a learned method; else empty."""
     if not has_trained_weights(args):
         return " (untrained)"
     reducer = reducer_of(model)
@@ -77,16 +81,16 @@ def check(args: argparse.Namespace, known: Mapping[str, Picture], target: Path) 
     if args.model is None:
         raise ValueError(f"{args.picture} needs a model: foveate show {args.picture} MODEL IMAGE.")
     if not args.images:
-        raise ValueError(f"{args.picture} needs a photograph: foveate show {args.picture} {args.model} IMAGE.")
+        raise ValueError(f"{args.picture} needs an image: foveate show {args.picture} {args.model} IMAGE.")
     if len(args.methods or ()) > 1:
-        raise ValueError("A picture shows one --method at a time.")
+        raise ValueError("show takes one --method at a time.")
     read_options(args, known)
     if Image.registered_extensions().get(target.suffix.lower()) not in Image.SAVE:
-        raise ValueError(f"{target} does not end in a picture format that can be written. Use .png.")
+        raise ValueError(f"{target} is not in an image format that can be written. Use .png.")
     if target.is_dir():
-        raise ValueError(f"{target} is a directory; --out is the file to write.")
+        raise ValueError(f"{target} is a directory. --out must be a file.")
     if not target.parent.is_dir():
-        raise ValueError(f"There is no directory {target.parent} to write {target.name} to.")
+        raise ValueError(f"The directory {target.parent} does not exist, so {target.name} cannot be written.")
 
 
 def write(image: Image.Image, target: Path) -> None:

@@ -18,7 +18,7 @@ from foveate.reductions import Reduction
 
 RATES = ("un-\nreduced\nimg/s", "reduced\nimg/s", "free\nslice\nimg/s")
 COLUMNS = ("method", "batch", *RATES, "speed-\nup", "MAC\nratio", "realized", "efficiency")
-WIDE_SPREAD = 0.1  # of the median, between the quartiles of a speed-up
+WIDE_SPREAD = 0.1  # between the quartiles of a speed-up, relative to its median
 
 
 class SpeedRow(NamedTuple):
@@ -32,13 +32,11 @@ class SpeedRow(NamedTuple):
 
 
 def run(args: argparse.Namespace) -> int:
-    asked = read_reductions(args)  # before a model is loaded
+    requested = read_reductions(args)  # before a model is loaded
     loaded = load_from(args)
-    reductions = [reduction for reduction, _ in loaded.variants(asked)]
+    reductions = [reduction for reduction, _ in loaded.variants(requested)]
     if not reductions:
-        raise ValueError(
-            "speed needs --method: what to compare with the unreduced model. `foveate methods` lists them."
-        )
+        raise ValueError("speed needs --method, to compare with the unreduced model. `foveate methods` lists methods.")
     rows = [measure(args, loaded, reduction, batch) for reduction in reductions for batch in args.batch_size]
     environment = rows[0].result.environment
     if args.json:
@@ -72,7 +70,7 @@ def measure(args: argparse.Namespace, loaded: Loaded, reduction: Reduction, batc
 
 
 def as_cells(row: SpeedRow) -> list[str]:
-    """One line of the table."""
+    """Format one line of the table."""
     result = row.result
     return [
         row.method,
@@ -88,14 +86,14 @@ def as_cells(row: SpeedRow) -> list[str]:
 
 
 def as_json(row: SpeedRow) -> dict[str, object]:
-    """One row of the document; the environment is the same for all and stands beside them."""
+    """One row of the JSON document, without the environment, which is the same for all rows."""
     result = dataclasses.asdict(row.result)
     del result["environment"]
     return {"reduction": row.reduction.to_dict(), **result}
 
 
 def notes_on_noise(rows: Sequence[SpeedRow]) -> list[str]:
-    """A warning for each row whose rounds disagree, so that a busy machine is not taken for a result."""
+    """A warning for each row whose rounds disagree, which is a sign of a busy machine."""
     notes = []
     for row in rows:
         result = row.result
@@ -103,6 +101,6 @@ def notes_on_noise(rows: Sequence[SpeedRow]) -> list[str]:
         if third - first > WIDE_SPREAD * result.speed_up:
             notes.append(
                 f"Noisy: {row.method} at batch {result.batch_size} sped up {first:.2f}x to "
-                f"{third:.2f}x in the middle half of its {result.rounds} rounds. Free the machine, or raise --seconds."
+                f"{third:.2f}x in the middle half of its {result.rounds} rounds. Free the machine or raise --seconds."
             )
     return notes

@@ -35,16 +35,16 @@ def read_speed(args: argparse.Namespace, known: Mapping[str, Builder]) -> SpeedO
     """Read --speed and --seconds; None without --speed.
 
     Raises:
-        ValueError: If a named table has no speeds. With --all, such tables are built without.
+        ValueError: if a named table has no speeds. With --all, such tables are built without speeds.
     """
     if not args.speed:
         if args.seconds is not None:
-            raise ValueError("--seconds goes with --speed: foveate tables NAME --speed --seconds 60.")
+            raise ValueError("--seconds needs --speed: foveate tables NAME --speed --seconds 60.")
         return None
     measurable = [name for name, build in known.items() if has_speeds(build)]
     choice = f"Tables with speeds to measure: {', '.join(measurable) or 'none yet'}."
     if not args.names and not args.all:
-        raise ValueError(f"--speed needs a table, or --all. {choice}")
+        raise ValueError(f"--speed needs the name of a table, or --all. {choice}")
     for name in () if args.all else args.names:
         if name not in measurable:
             raise ValueError(f"The table {name!r} has no speeds to measure; leave out --speed. {choice}")
@@ -56,7 +56,7 @@ def built_table(build: Builder, speed: SpeedOptions | None) -> Table:
 
 
 def print_tables(tables: Mapping[str, Table]) -> None:
-    """Print every table, with its measured speeds below it."""
+    """Print every table, with its measured speeds below."""
     for table in tables.values():
         for part in (table, table.speed):
             if part is not None:
@@ -78,7 +78,7 @@ def print_one(table: Table) -> None:
 
 
 def header(name: str, cells: Sequence[str]) -> str:
-    """Break a column's name into lines if it is wider than the cells below it."""
+    """Break a column's name into lines if it is wider than its cells."""
     width = max(len(text) for text in (*cells, *name.split()))
     return textwrap.fill(name, width, break_long_words=False, break_on_hyphens=False)
 
@@ -93,7 +93,7 @@ def cell_text(value: object) -> str:
 
 
 def as_json(name: str, table: Table) -> dict[str, Any]:
-    """Return one table of the document. Speeds are not judged, so their rows have no verdict."""
+    """One table of the JSON document. Speeds are not checked, so their rows have no verdict."""
     document = {"name": name, **contents(table), "holds": table.holds, "speed": None}
     for entry, row in zip(document["rows"], table.rows, strict=True):
         entry["holds"] = row.holds

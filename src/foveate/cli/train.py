@@ -22,7 +22,7 @@ SHORTCUTS = {
     "workers": "data.workers",
     "seed": "run.seed",
 }
-STOPPED = 128  # and the signal's number, as shells count
+STOPPED = 128  # plus the signal's number, as in shells
 
 
 def run(args: argparse.Namespace) -> int:
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def shown(quiet: bool) -> Iterator[Progress | None]:
-    """Progress and log lines on stderr, unless ``quiet``."""
+    """Show progress and log messages on stderr, unless ``quiet``."""
     if quiet:
         yield None
         return
@@ -54,7 +54,7 @@ def shown(quiet: bool) -> Iterator[Progress | None]:
 
 
 def overrides(args: argparse.Namespace) -> list[str]:
-    """What the command line changes of the recipe; --set wins over other options."""
+    """Changes of the recipe by the command line; --set takes precedence over other options."""
     given = [f"{path}={getattr(args, name)}" for name, path in SHORTCUTS.items() if getattr(args, name) is not None]
     return [*given, *(["model.pretrained=true"] if args.pretrained else []), *args.changes]
 
@@ -64,12 +64,12 @@ def report(outcome: Outcome, as_json: bool) -> None:
         output.print_json({**vars(outcome), "directory": str(outcome.directory)})
         return
     if not outcome.finished:
-        output.say(f"Stopped. The checkpoint is in {outcome.directory}; the same command with --resume goes on.")
+        output.say(f"Stopped. The checkpoint is in {outcome.directory}. Repeat the command with --resume to continue.")
         return
     best = "" if outcome.best is None else f" Best evaluation: {outcome.best:.4g}."
     output.say(f"Wrote {outcome.directory / 'model'}.{best}")
     broken = outcome.history[-1]["broken"] if outcome.history else 0
     if broken:
-        output.say(f"{broken} images could not be read; the warnings name them.")
+        output.say(f"{broken} images could not be read; warnings list them.")
     for name, value in outcome.products.items():
         output.say(f"{name}: {value}")

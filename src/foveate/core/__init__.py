@@ -1,4 +1,4 @@
-"""Tensors in, tensors out. Nothing here depends on a model, a method or a schedule; it imports only torch."""
+"""Tensors in, tensors out: independent of models, methods and schedules. Imports only torch."""
 
 from foveate.core.assignment import (
     Assignment,

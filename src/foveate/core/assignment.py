@@ -17,7 +17,7 @@ Reduce = Literal["sum", "max"]
 
 
 class Edges(NamedTuple):
-    """Every edge of an ``Assignment`` written out, each field (B, E)."""
+    """All edges of an ``Assignment`` as full tensors, each (B, E)."""
 
     src: Tensor  # token it leaves
     dst: Tensor  # slot it reaches
@@ -26,24 +26,24 @@ class Edges(NamedTuple):
 
 
 class Joining(NamedTuple):
-    """Tokens that join a slot another token started: the slot becomes the mean of that token and those that join."""
+    """Tokens that join a slot started by another token; the slot becomes the mean of all of them."""
 
     src: Tensor  # (B, R) token that joins
     dst: Tensor  # (B, R) slot it joins
-    weight: Tensor  # (B, R) its share of that slot; the first token has what is left of one
+    weight: Tensor  # (B, R) its share of that slot; the first token has the rest, 1 minus all shares
 
 
 @dataclass(frozen=True)
 class Assignment:
     """Weighted edges ``src -> dst``; pooled slot j holds ``y_j = sum over edges e into j of w_e * x_src(e)``.
 
-    Four fields may be ``None``, which makes the common cases fast:
+    Four fields may be ``None``, which makes common cases fast:
     ``src=None``: edge e leaves token e (every token has one edge: merging, clustering);
     ``dst=None``: edge e reaches slot e (every slot has one edge: selection);
     ``weight=None``: every weight is one;
     ``present=None``: every edge is real. Otherwise edges that are not present are padding, for windows or images
-    that have fewer edges than others.
-    Where a few tokens merge into many that stay, ``joining`` holds the few, on top of a selection.
+    with fewer edges than others.
+    If a few tokens merge into many that stay, ``joining`` holds the few, on top of a selection.
 
     Membership and weight are separate. An edge of weight zero adds nothing to the pooled slot, but its token still
     belongs there: sizes, traces and dense features follow membership.
@@ -56,24 +56,26 @@ class Assignment:
     num_out: int
     joining: Joining | None = None
     sizes: Tensor | None = None
-    """(B, num_out) sizes of the slots where they are known already; ``pool_size`` computes them otherwise."""
+    """(B, num_out) sizes of the slots if already known; otherwise ``pool_size`` computes them."""
     present: Tensor | None = None  # (B, E) bool
 
     def __post_init__(self) -> None:
         shapes = [t.shape for t in (self.src, self.dst, self.weight, self.present) if t is not None]
         if any(len(shape) != 2 or shape != shapes[0] for shape in shapes):
-            raise ValueError(f"An Assignment's src, dst, weight and present must share one (B, E) shape; got {shapes}.")
+            raise ValueError(f"An Assignment's src, dst, weight and present must share one (B, E) shape, got {shapes}.")
         if self.present is not None and self.present.dtype != torch.bool:
-            raise ValueError(f"Assignment.present is a bool tensor; got {self.present.dtype}.")
+            raise ValueError(f"Assignment.present must be a bool tensor, got {self.present.dtype}.")
         if not shapes and self.num_in != self.num_out:
             raise ValueError(f"An Assignment without edges is the identity; got {self.num_in} in, {self.num_out} out.")
         for name, edges, ends in (("src", self.src, self.num_in), ("dst", self.dst, self.num_out)):
-            # without src (or dst) the edges are numbered like the tokens (or slots), so there are as many
+            # without src (dst), edge e belongs to token (slot) e, so both must have the same number
             if edges is None and shapes and (other := shapes[0][1]) != ends:
                 raise ValueError(f"An Assignment without {name} needs {ends} edges, one for each; got {other}.")
         given = (self.dst, self.weight, self.present)
         if self.joining is not None and (self.src is None or any(field is not None for field in given)):
-            raise ValueError("Tokens join a selection: an Assignment with joining has no dst, weight or present.")
+            raise ValueError(
+                "An Assignment with joining extends a selection: it needs src, and takes no dst, weight or present."
+            )
 
     @property
     def selects(self) -> bool:
@@ -82,7 +84,7 @@ class Assignment:
         return self.src is not None and all(field is None for field in others)
 
     def edges(self, batch: int, device: torch.device | None = None) -> Edges:
-        """All edges written out, padding included."""
+        """All edges as full tensors, padding included."""
         given = [t for t in (self.src, self.dst, self.weight, self.present) if t is not None]
         count = given[0].shape[1] if given else self.num_out
         device = given[0].device if given else device
@@ -98,7 +100,7 @@ class Assignment:
         return edges if self.joining is None else _with_joining(edges, self.joining)
 
     def behind_prefix(self, prefix: int) -> Assignment:
-        """The same edges for a sequence whose first ``prefix`` tokens stay as they are."""
+        """The same edges for a sequence whose first ``prefix`` tokens are left unchanged."""
         if prefix == 0:
             return self
         more = self.joining
@@ -114,12 +116,12 @@ class Assignment:
 
 
 def selection(index: Tensor, num_in: int) -> Assignment:
-    """Keep the tokens named by ``index`` (B, K), in that order."""
+    """Keep the tokens at ``index`` (B, K), in that order."""
     return Assignment(index, None, None, num_in, index.shape[1])
 
 
 def partition(owner: Tensor, num_out: int, weight: Tensor | None = None) -> Assignment:
-    """Send token i to slot ``owner[i]`` (B, N) with ``weight[i]``, which is not normalized."""
+    """Send token i to slot ``owner[i]`` (B, N) with ``weight[i]``; weights are not normalized."""
     return Assignment(None, owner, weight, owner.shape[1], num_out)
 
 
@@ -136,8 +138,7 @@ def weighted_means(owner: Tensor, num_out: int, weight: Tensor | None = None) ->
 def joined_means(first: Tensor, joining: Tensor, slot: Tensor, num_in: int, size: Tensor | None = None) -> Assignment:
     """Slot j is the mean of token ``first[j]`` (B, K) and of the tokens ``joining`` (B, R) whose ``slot`` is j.
 
-    The mean is weighted by ``size`` (B, num_in). Where few of many tokens merge, this is faster than
-    ``weighted_means``.
+    The mean is weighted by ``size`` (B, num_in). If few of many tokens merge, this is faster than ``weighted_means``.
     """
     if size is None:
         own, part = torch.ones(first.shape, device=first.device), torch.ones(slot.shape, device=slot.device)
@@ -156,9 +157,19 @@ def take(x: Tensor, index: Tensor) -> Tensor:
 
 
 def pool(x: Tensor, a: Assignment, reduce: Reduce = "sum", prefix: int = 0) -> Tensor:
-    """Apply ``a`` to tokens x (B, prefix + N, C), without the first ``prefix``: (B, prefix + num_out, C).
+    """Apply an assignment to tokens.
 
-    ``reduce="max"`` takes maxima over edges instead of weighted sums.
+    Args:
+        x: tokens (B, prefix + num_in, C).
+        a: the assignment of all tokens but the first ``prefix``.
+        reduce: ``"sum"`` for weighted sums over the edges of a slot, ``"max"`` for maxima, which ignore weights.
+        prefix: number of leading tokens that are left unchanged.
+
+    Returns:
+        Tokens (B, prefix + num_out, C).
+
+    Raises:
+        ValueError: if the number of tokens does not match the assignment.
     """
     _check_tokens(x, a.num_in + prefix, "pool", "input tokens")
     if reduce == "sum" and a.selects:
@@ -171,7 +182,7 @@ def pool(x: Tensor, a: Assignment, reduce: Reduce = "sum", prefix: int = 0) -> T
 def pool_at_mean_norm(x: Tensor, a: Assignment, prefix: int = 0) -> Tensor:
     """``pool`` of a selection or of joined means, with each mean scaled to the mean norm of its tokens."""
     if a.joining is None and not a.selects:
-        raise ValueError("pool_at_mean_norm takes selections and joined_means; got edges of another kind.")
+        raise ValueError("pool_at_mean_norm supports selections and joined_means only. Use pool for other assignments.")
     _check_tokens(x, a.num_in + prefix, "pool_at_mean_norm", "input tokens")
     return _pick(x, a, prefix) if a.joining is None else _pick_and_join(x, a, a.joining, prefix, at_mean_norm=True)
 
@@ -207,7 +218,7 @@ def unpool(y: Tensor, a: Assignment, fill: Tensor | None = None) -> Tensor:
 
 
 def compose(first: Assignment, then: Assignment, batch: int, device: torch.device | None = None) -> Assignment:
-    """One assignment equal to applying ``first`` and then ``then``. For traces; it is slow."""
+    """One assignment equal to applying ``first``, then ``then``. Slow; meant for traces."""
     if first.num_out != then.num_in:
         raise ValueError(f"compose: the first ends in {first.num_out} slots, the second starts at {then.num_in}.")
     one = first.edges(batch, device)
@@ -229,14 +240,16 @@ def compose(first: Assignment, then: Assignment, batch: int, device: torch.devic
 
 
 def slot_weights(a: Assignment, batch: int, device: torch.device | None = None) -> Tensor:
-    """Sum of the weights that reach each slot, (B, num_out): one everywhere when the slots are means."""
+    """Sum of the weights that reach each slot, (B, num_out): 1 everywhere if slots are means."""
     edges = a.edges(batch, device)
     return _add_into_slots(edges.weight.unsqueeze(-1), edges.dst, a.num_out).squeeze(-1)
 
 
 def _with_joining(edges: Edges, more: Joining) -> Edges:
     """The edges of a selection, then those of the tokens that join it."""
-    left = edges.weight.to(more.weight).scatter_add(1, more.dst, -more.weight).clamp_min(0)  # rounding may pass zero
+    left = (
+        edges.weight.to(more.weight).scatter_add(1, more.dst, -more.weight).clamp_min(0)
+    )  # rounding may go below zero
     present = torch.ones(more.src.shape, dtype=torch.bool, device=more.src.device)
     pairs = zip(edges._replace(weight=left), (*more, present), strict=True)
     return Edges(*(torch.cat(pair, dim=1) for pair in pairs))
@@ -268,22 +281,23 @@ def _pick_and_join(x: Tensor, a: Assignment, more: Joining, prefix: int, at_mean
 
 
 def _stretch_joined(rows: Tensor, slot: Tensor, own: Tensor, others: Tensor, weight: Tensor) -> None:
-    """Bring the means in ``rows`` at ``slot`` to their tokens' mean norm, in place; all but ``rows`` are per join.
+    """Scale the means in ``rows`` at ``slot`` to their tokens' mean norm, in place.
 
-    A slot that several tokens join appears several times here and is stretched in as many equal parts.
+    All arguments but ``rows`` have one entry per joining token. A slot that several tokens join appears several times
+    and is stretched in as many equal parts.
     """
     by_slot = torch.cat([(others - own) * weight, torch.ones_like(own)], dim=1)
     by_slot = own.new_zeros(rows.shape[0], 2).index_add(0, slot, by_slot.to(own.dtype)).index_select(0, slot)
     wanted, parts = own + by_slot[:, :1], by_slot[:, 1:]
     mean = rows.index_select(0, slot)
-    # where tokens cancel out, the rest has no direction worth stretching a thousandfold
+    # tokens that cancel out leave a tiny mean of arbitrary direction: stretch it at most a thousandfold
     scale = wanted / torch.maximum(_norm(mean), wanted * 1e-3).clamp_min(torch.finfo(wanted.dtype).tiny)
     rows.index_add_(0, slot, mean * ((scale - 1) / parts).to(mean.dtype))
 
 
 def _sum_or_max(x: Tensor, a: Assignment, reduce: Reduce) -> Tensor:
     if a.joining is not None or a.present is not None:
-        src, dst, weight, present = a.edges(x.shape[0])  # where padding weighs nothing
+        src, dst, weight, present = a.edges(x.shape[0])  # padding has weight zero
         a = Assignment(src, dst, weight, a.num_in, a.num_out, present=present)
     rows = x if a.src is None else take(x, a.src)
     if reduce == "max":
@@ -304,7 +318,7 @@ def _norm(x: Tensor) -> Tensor:
 
 def _check_tokens(x: Tensor, expected: int, verb: str, what: str) -> None:
     if x.dim() != 3 or x.shape[1] != expected:
-        raise ValueError(f"{verb}: the assignment has {expected} {what}; got a tensor of shape {tuple(x.shape)}.")
+        raise ValueError(f"{verb}: the assignment has {expected} {what}, got a tensor of shape {tuple(x.shape)}.")
 
 
 def _range(k: int, batch: int, device: torch.device | None) -> Tensor:
@@ -312,7 +326,7 @@ def _range(k: int, batch: int, device: torch.device | None) -> Tensor:
 
 
 def _flat(index: Tensor, n: int, shift: int = 0) -> Tensor:
-    """Rows of a (B * N, C) tensor that ``index`` (B, K) names in (B, N, C), moved by ``shift``: (B, K)."""
+    """Turn ``index`` (B, K) into (B, N, C), plus ``shift``, into an index into (B * N, C): (B, K)."""
     if index.shape[0] == 1:
         return index + shift if shift else index
     return index + (torch.arange(index.shape[0], device=index.device) * n + shift).unsqueeze(1)
@@ -347,9 +361,9 @@ def _shares(edges: Edges, num_in: int) -> Tensor:
 
 
 def _edges_by_source(edges: Edges, num_in: int) -> Tensor:
-    """(B, num_in, D) numbers of the edges that leave each token, -1 where it has fewer than D."""
+    """(B, num_in, D) indices of the edges that leave each token, -1 if it has fewer than D."""
     b, e = edges.src.shape
-    key = torch.where(edges.present, edges.src, num_in)  # padding sorts behind every token
+    key = torch.where(edges.present, edges.src, num_in)  # padding sorts after all tokens
     sorted_src, order = key.sort(dim=1, stable=True)
     place = torch.arange(e, device=key.device) - torch.searchsorted(sorted_src, sorted_src)
     real = sorted_src < num_in

@@ -1,4 +1,4 @@
-"""Softmax attention with what token reduction adds: a log-size bias, and scores read from the weights."""
+"""Softmax attention with what token reduction needs: a log-size bias, and scores read from the weights."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch.nn.functional import pad
 from torch.nn.functional import scaled_dot_product_attention as fused_attention
 
 STREAM_ELEMENTS = 2**24
-"""Attention weights in memory at once when a score needs the matrix: 64 MiB in float32."""
+"""Attention weights in memory at once if a score needs the whole matrix: 64 MiB in float32."""
 
 CACHED_ELEMENTS = 2**20
-"""The same on a CPU, where weights that stay in the cache make the scored attention two to three times as fast."""
+"""The same limit on a CPU, where weights that fit the cache make scored attention two to three times as fast."""
 
 LARGEST_EXPONENT = 20.0
 """How far a masked key's logit may exceed all others before its gradient stops growing."""
@@ -33,21 +33,21 @@ def attend_masked(
     """Attention in which key j counts ``keep[j]`` times (B, N), but every token counts for itself.
 
     exp(P_ij) G_ij / sum_k exp(P_ik) G_ik with G_ij = 1 where i = j, else keep_j. Gradients reach ``keep`` also where
-    it is zero, so that a token can come back; a fused kernel has no such gradient.
+    it is zero, so that a token can return; a fused kernel has no such gradient.
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     logits = (q.float() * scale) @ k.float().transpose(2, 3)
     own = torch.eye(keep.shape[1], dtype=logits.dtype, device=q.device)
     counts = keep.float()[:, None, None, :] * (1 - own) + own
     largest = logits.detach().masked_fill(counts == 0, -torch.inf).amax(dim=-1, keepdim=True)
-    # only keys of count zero are above the largest; the bound keeps their gradients finite
+    # only keys of count zero exceed the largest; the clamp keeps their gradients finite
     weights = (logits - largest).clamp(max=LARGEST_EXPONENT).exp() * counts
     weights = weights / weights.sum(dim=-1, keepdim=True)
     return drop(weights.to(v.dtype), dropout, training=dropout > 0) @ v
 
 
 class Scored(NamedTuple):
-    """Attention, and scores of the keys read from its weights."""
+    """The result of attention, and scores of the keys read from its weights."""
 
     attended: Tensor  # (B, H, N_q, D)
     received: Tensor  # (B, N_k) attention each key receives, sum over heads and queries
@@ -57,7 +57,7 @@ class Scored(NamedTuple):
 def attend_and_score(
     q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None = None, scale: float | None = None, dropout: float = 0.0
 ) -> Scored:
-    """``attend`` with scores that need the matrix of weights, computed once for both, a few images at a time."""
+    """``attend``, plus scores that need the weight matrix, which is computed once for both, a few images at a time."""
     b, heads, n, head_dim = q.shape
     scale = head_dim**-0.5 if scale is None else scale
     images = b if torch.compiler.is_compiling() else max(1, _elements_at_once(q) // max(1, heads * n * k.shape[2]))
@@ -69,14 +69,14 @@ def attend_and_score(
         own_bias = bias[part] if bias is not None and bias.shape[0] > 1 else bias
         passes.append(_attend_and_score(q[part], k[part], v[part], own_bias, scale, dropout))
     heads_apart, received, class_row = zip(*passes, strict=True)
-    # in the order (B, N, H, D) heads are contiguous, so the projection that follows needs no copy
+    # contiguous as (B, N, H, D), so that the following projection needs no copy
     attended = torch.cat([part.transpose(1, 2) for part in heads_apart]).transpose(1, 2)
     return Scored(attended, torch.cat(received), torch.cat(class_row))
 
 
 def _attend_and_score(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, dropout: float) -> Scored:
     """Process large images one block of queries at a time."""
-    images = 1 if torch.compiler.is_compiling() else q.shape[0]  # a graph serves any batch
+    images = 1 if torch.compiler.is_compiling() else q.shape[0]  # a compiled graph must work for any batch size
     rows = max(1, STREAM_ELEMENTS // max(1, images * q.shape[1] * k.shape[2]))
     outputs, received, first_row = [], torch.zeros((), device=q.device), None
     for start in range(0, q.shape[2], rows):
@@ -113,7 +113,7 @@ def attention_weights(q: Tensor, k: Tensor, *, bias: Tensor | None = None, scale
 
 
 def log_size_bias(size: Tensor, prefix: int, dtype: torch.dtype) -> Tensor:
-    """log(size) of every patch token, 0 for prefix tokens: (B, 1, 1, prefix + N), to be added to attention logits.
+    """log(size) of every patch token, 0 for prefix tokens: (B, 1, 1, prefix + N), a bias for attention logits.
 
     A token that stands for s patches then weighs as much as s equal tokens would:
     exp(q.k + log s) = s exp(q.k).
@@ -122,5 +122,5 @@ def log_size_bias(size: Tensor, prefix: int, dtype: torch.dtype) -> Tensor:
 
 
 def key_mask_bias(keep: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where ``keep`` (B, N) is true, -inf elsewhere, in the shape ``attend`` takes: masked keys get no weight."""
+    """0 where ``keep`` (B, N) is true, else -inf: a bias for ``attend`` that gives masked keys no weight."""
     return torch.zeros(keep.shape, dtype=dtype, device=keep.device).masked_fill(~keep, -torch.inf)[:, None, None, :]

@@ -51,10 +51,16 @@ def kmedoids(
 
     Each iteration: a(i) = argmin_j |f_i - f_n(j)| (eq. 16), where a medoid stays with itself; then n(j) = argmin over i
     in cluster j of sum over i' in it of w_i' |f_i - f_i'|^2 (eq. 17, with the weights of objective 13), which is the
-    member nearest to the cluster's weighted mean; the lower index of equals. ``early_stop`` ends the iterations when no
-    image changes any more; results stay the same. ``move_last=False`` skips the last move of medoids, if only the
-    clusters are needed. Several iterations read one table of all distances; a single one needs only the distances of
-    the other tokens to the medoids.
+    member nearest to the cluster's weighted mean; ties go to the lower index. Several iterations read one table of all
+    distances; a single one needs only the distances of the other tokens to the medoids.
+
+    Args:
+        x: tokens to cluster.
+        first: indices of the first medoids.
+        weight: weight of each token; None for equal weights.
+        iterations: rounds of assigning tokens and moving medoids.
+        early_stop: stop once no image changes. The result is the same.
+        move_last: whether medoids move after the last assignment; False if only the clusters are needed.
     """
     _check_first(x, first, iterations)
     x = to_float(x)
@@ -130,7 +136,8 @@ def cluster_medoids(clusters: Clusters, size: Tensor | None = None) -> Assignmen
     others, slot = _other_members(clusters)
     n = clusters.owner.shape[1]
     sizes = joined_means(clusters.member, others, slot, n, size).sizes
-    joining = Joining(others, slot, torch.zeros(slot.shape, device=slot.device))  # members that do not show
+    no_share = torch.zeros(slot.shape, device=slot.device)  # members count in sizes, but not in the pooled token
+    joining = Joining(others, slot, no_share)
     return Assignment(clusters.member, None, None, n, clusters.member.shape[1], joining, sizes)
 
 
@@ -158,15 +165,15 @@ def _best_medoids(x: Tensor, clusters: Clusters, weight: Tensor | None) -> Tenso
 
 
 def _cheapest_member(cost: Tensor, owner: Tensor, k: int) -> Tensor:
-    """For each cluster its member of least ``cost`` (B, N), the first of those equal to rounding: (B, K)."""
+    """The member of least ``cost`` (B, N) in each cluster, (B, K); the first one if costs are equal up to rounding."""
     lowest = cost.new_full((cost.shape[0], k), torch.inf).scatter_reduce(1, owner, cost, "amin")
-    # two tokens are equally far from their mean up to rounding
+    # both tokens of a pair are equally far from their mean, up to rounding
     near = 1 + 100 * torch.finfo(cost.dtype).eps
     return _first_member(owner, k, cost <= near * lowest.gather(1, owner))
 
 
 def _first_member(owner: Tensor, k: int, among: Tensor | None = None) -> Tensor:
-    """The lowest index in each cluster, of the tokens marked in ``among`` (B, N) if given: (B, K)."""
+    """The lowest index in each cluster, (B, K), among the tokens marked in ``among`` (B, N) if given."""
     b, n = owner.shape
     index = torch.arange(n, device=owner.device).expand(b, n)
     if among is not None:
@@ -182,7 +189,7 @@ def _nearest_center(x: Tensor, centers: Tensor) -> Tensor:
 
 
 def _without_empty(owner: Tensor, member: Tensor) -> Tensor:
-    """``owner``, or, in images where a cluster is empty, ``owner`` with every ``member`` back in its cluster."""
+    """``owner``; in images with an empty cluster, ``owner`` with every ``member`` moved back to its cluster."""
     empty = torch.ones(member.shape, dtype=torch.bool, device=owner.device).scatter(1, owner, False)
     own = torch.arange(member.shape[1], device=owner.device).expand(member.shape)
     return torch.where(empty.any(dim=1, keepdim=True), owner.scatter(1, member, own), owner)
@@ -195,7 +202,7 @@ def _other_members(clusters: Clusters) -> tuple[Tensor, Tensor]:
 
 
 def _all_but(index: Tensor, n: int) -> Tensor:
-    """The numbers below n that ``index`` (B, K) does not hold, in order: (B, n - K)."""
+    """The numbers below n that are not in ``index`` (B, K), in order: (B, n - K)."""
     held = torch.zeros(index.shape[0], n, dtype=torch.bool, device=index.device).scatter(1, index, True)
     return held.argsort(dim=1, stable=True)[:, : n - index.shape[1]]
 
@@ -215,6 +222,6 @@ def weights_or_ones(weight: Tensor | None, x: Tensor) -> Tensor:
 def _check_first(x: Tensor, first: Tensor, iterations: int) -> None:
     n, k = x.shape[1], first.shape[1]
     if not 1 <= k <= n:
-        raise ValueError(f"Clustering {n} tokens takes 1 to {n} first centers; got {k}.")
+        raise ValueError(f"Clustering {n} tokens needs 1 to {n} first centers, got {k}.")
     if iterations < 1:
-        raise ValueError(f"Clustering takes at least 1 iteration; got {iterations}.")
+        raise ValueError(f"Clustering needs at least 1 iteration, got {iterations}.")

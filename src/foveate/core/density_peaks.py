@@ -5,14 +5,14 @@
     gamma_i = rho_i delta_i
 
 The M tokens of largest gamma are the centers. Every other token joins the cluster of its nearest token of higher
-density, or (``"nearest"``) that of its nearest center. What the paper leaves open: a token is not a neighbor of itself.
-Of equally dense tokens the first counts as denser, and of equal gammas the first is chosen, so that the result is
-deterministic. Everything is computed in logarithms, log gamma = log rho + log delta, as exp(-d^2) of wide tokens is 0
-in any precision.
+density, or (``"nearest"``) that of its nearest center. Choices that the paper leaves open: a token is not a neighbor of
+itself; of equally dense tokens the first counts as denser, and of equal gammas the first is chosen, which makes the
+result deterministic. Everything is computed in logarithms, log gamma = log rho + log delta, because exp(-d^2) of wide
+tokens underflows to 0.
 
 Distances between all pairs are computed in tiles that fit the cache. If an image fits into one tile, its distances are
-computed once, otherwise one and a half times: once for the density, and once more, with tokens in order of density, to
-the denser ones.
+computed once, otherwise one and a half times: once for the density, and once more, with tokens sorted by density, to
+the denser tokens.
 """
 
 from __future__ import annotations
@@ -29,35 +29,42 @@ from foveate.core.precision import in_full_precision, to_float
 Joins = Literal["denser", "nearest"]
 
 TILE = 2**20
-"""Distances in memory at once: 4 MiB in float32, which stay in the cache."""
+"""Distances in memory at once: 4 MiB in float32, which fits the cache."""
 ROWS = 64
 """Smallest number of rows in a tile."""
 
 
 class Peaks(NamedTuple):
-    """Scores of every token from which centers are chosen."""
+    """Per-token scores from which centers are chosen."""
 
     decision: Tensor  # (B, N) log gamma; inf for the densest token, -inf for padding
     denser: Tensor
     """(B, N) nearest token of higher density; of equally near ones the first or, in tiles, the densest. The densest
-    token of all has itself."""
+    token of an image points to itself."""
 
 
 @in_full_precision
 @torch.no_grad()
 def find_peaks(x: Tensor, k: int, valid: Tensor | None = None, tile: int = TILE) -> Peaks:
-    """Equations 1 and 2 for tokens x (B, N, C). Tokens where ``valid`` (B, N) is false are padding.
+    """Compute equations 1 and 2.
 
-    ``tile``: how many distances may be in memory at once; results depend on it only by rounding.
+    Args:
+        x: tokens (B, N, C).
+        k: number of nearest neighbors that define the density.
+        valid: (B, N), false for padding; None if there is no padding.
+        tile: number of distances in memory at once. It changes results only by rounding.
+
+    Raises:
+        ValueError: if k is not between 1 and the number of other tokens.
     """
     x = to_float(x)
     b, n, _ = x.shape
     _check_neighbors(k, n, valid)
     square = torch.linalg.vecdot(x, x)
     if valid is not None:
-        square = square.masked_fill(~valid, torch.inf)  # far from everything
+        square = square.masked_fill(~valid, torch.inf)  # infinitely far from every token
     tiled = tile if n**2 > tile else None
-    if torch.compiler.is_compiling():  # a graph serves any batch
+    if torch.compiler.is_compiling():  # a compiled graph must work for any batch size
         peaks = _peaks_of_few(x, square, k, tiled)
     else:
         images = max(1, tile // n**2)
@@ -67,7 +74,7 @@ def find_peaks(x: Tensor, k: int, valid: Tensor | None = None, tile: int = TILE)
 
 
 def _peaks_of_few(x: Tensor, square: Tensor, k: int, tile: int | None) -> Peaks:
-    """``find_peaks`` of images as a whole (``tile`` is None) or in tiles of rows."""
+    """``find_peaks`` with all distances at once (``tile`` is None) or in tiles of rows."""
     n = x.shape[1]
     if tile is None:
         table = _distances(x, square, x, square)
@@ -88,7 +95,7 @@ def _peaks_of_few(x: Tensor, square: Tensor, k: int, tile: int | None) -> Peaks:
 
 
 def _distances(x: Tensor, x_square: Tensor, y: Tensor, y_square: Tensor, memory: Tensor | None = None) -> Tensor:
-    """|x_i - y_j|^2, (B, N_x, N_y); squares are added first, so that both directions agree in most digits."""
+    """|x_i - y_j|^2, (B, N_x, N_y). Squares are added first, so that d(i, j) and d(j, i) agree in most digits."""
     if memory is None:
         return torch.baddbmm(x_square.unsqueeze(2) + y_square.unsqueeze(1), x, y.transpose(1, 2), alpha=-2)
     out = memory[: x_square.shape[1] * y_square.numel()].view(*x_square.shape, y_square.shape[1])
@@ -97,7 +104,7 @@ def _distances(x: Tensor, x_square: Tensor, y: Tensor, y_square: Tensor, memory:
 
 
 def _log_density(distance: Tensor, k: int, start: int) -> Tensor:
-    """log rho of the tokens from ``start`` on, from their squared distances to all (B, rows, N) (eq. 1): (B, rows)."""
+    """log rho (eq. 1) of the tokens from ``start`` on, (B, rows), from their squared distances (B, rows, N) to all."""
     distance.diagonal(offset=start, dim1=1, dim2=2).fill_(torch.inf)  # a token is not its own neighbor
     return -_smallest(distance, k).clamp_min(0).mean(dim=2)
 
@@ -105,7 +112,7 @@ def _log_density(distance: Tensor, k: int, start: int) -> Tensor:
 def _smallest(values: Tensor, k: int) -> Tensor:
     """The k smallest in each row of (B, R, N), in any order.
 
-    They are in the k groups whose minima are smallest; finding those first takes half the time on long rows.
+    They lie in the k groups with the smallest minima. Finding these groups first takes half the time on long rows.
     """
     n = values.shape[2]
     size = _group_size(n, k)
@@ -123,22 +130,22 @@ def _group_size(n: int, k: int) -> int:
 
 
 def _by_density(log_density: Tensor) -> Tensor:
-    """Tokens from the densest on; of equals the first comes first."""
+    """Token indices sorted from densest to least dense; ties keep their order."""
     return log_density.sort(dim=1, descending=True, stable=True).indices
 
 
 def _nearest_denser_in(table: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
-    """Squared distance to the nearest token of higher density, and which it is; the densest is its own (eq. 2)."""
+    """Squared distance to the nearest denser token, and its index; the densest token points to itself (eq. 2)."""
     b, n = order.shape
     rank = torch.empty_like(order).scatter_(1, order, torch.arange(n, device=order.device).expand(b, n))
     rank = rank.to(torch.int32)
-    not_denser = rank.unsqueeze(2) >= rank.unsqueeze(1)  # [j, i]: j is not denser than i; a distance goes both ways
+    not_denser = rank.unsqueeze(2) >= rank.unsqueeze(1)  # [j, i]: j is not denser than i; distances are symmetric
     distance, nearest = table.masked_fill_(not_denser, torch.inf).min(dim=1)
     return distance, nearest.scatter(1, order[:, :1], order[:, :1])
 
 
 def _nearest_denser(x: Tensor, square: Tensor, order: Tensor, rows: int, memory: Tensor) -> tuple[Tensor, Tensor]:
-    """The same in tiles, with tokens in order of density, where earlier ones are denser."""
+    """``_nearest_denser_in`` in tiles, over tokens sorted by density, so that earlier ones are denser."""
     n = x.shape[1]
     x, square = take(x, order), square.gather(1, order)
     distance, place = torch.empty_like(square), torch.empty_like(order)
@@ -154,9 +161,17 @@ def _nearest_denser(x: Tensor, square: Tensor, order: Tensor, rows: int, memory:
 
 
 def cluster_peaks(x: Tensor, peaks: Peaks, clusters: int | Tensor, joins: Joins = "denser") -> Clusters:
-    """The clusters around the tokens of largest gamma: as many in every image, or ``clusters`` (B,) of them.
+    """Cluster tokens around the ``clusters`` tokens of largest gamma.
 
-    Where images differ, the slots behind an image's own are empty, and their ``member`` means nothing.
+    Args:
+        x: tokens (B, N, C); read only if ``joins`` is ``"nearest"``.
+        peaks: result of ``find_peaks`` for these tokens.
+        clusters: number of clusters, one for all images or (B,), one per image. If images differ, slots past an
+            image's own number are empty and their ``member`` is meaningless.
+        joins: whether a token joins the cluster of its nearest denser token or of its nearest center.
+
+    Raises:
+        ValueError: if a number of clusters is not between 1 and N.
     """
     b, n = peaks.decision.shape
     _check_clusters(clusters, n)
@@ -167,18 +182,18 @@ def cluster_peaks(x: Tensor, peaks: Peaks, clusters: int | Tensor, joins: Joins 
     is_center = torch.zeros_like(chosen).scatter_(1, best, chosen)
     slot = is_center.cumsum(dim=1) - 1
     places = torch.arange(n, device=best.device).expand(b, n)
-    # the others write into an extra slot, which is cut off
+    # tokens that are not centers write to an extra slot, which is cut off
     member = best.new_zeros(b, most + 1).scatter_(1, torch.where(is_center, slot, most), places)[:, :most]
     if joins == "nearest":
         owner = torch.where(is_center, slot, _nearest_center(x, member, wanted))
     else:
         owner = slot.gather(1, _ends_of_chains(torch.where(is_center, places, peaks.denser)))
-        owner = owner.clamp_min(0)  # chains of NaN tokens end anywhere
+        owner = owner.clamp_min(0)  # chains of NaN tokens may end at any token
     return Clusters(owner, member)
 
 
 def _ends_of_chains(leads_to: Tensor) -> Tensor:
-    """Where each token ends when it follows ``leads_to`` (B, N) until a token that leads to itself."""
+    """Follow ``leads_to`` (B, N) from each token to a token that leads to itself."""
     for _ in range(max(1, leads_to.shape[1] - 1).bit_length()):  # each iteration doubles the steps taken
         leads_to = leads_to.gather(1, leads_to)
     return leads_to
@@ -187,12 +202,12 @@ def _ends_of_chains(leads_to: Tensor) -> Tensor:
 @in_full_precision
 @torch.no_grad()
 def _nearest_center(x: Tensor, member: Tensor, wanted: Tensor) -> Tensor:
-    """The center nearest to each token, (B, N), a tile of tokens at a time; of equals the first."""
+    """The nearest center of each token, (B, N), a tile of tokens at a time; ties go to the first."""
     x = to_float(x)
     centers = take(x, member)
     empty = torch.arange(member.shape[1], device=x.device).unsqueeze(0) >= wanted
     square = torch.linalg.vecdot(centers, centers).masked_fill(empty, torch.inf).unsqueeze(2)
-    images = 1 if torch.compiler.is_compiling() else member.shape[0]  # a graph serves any batch
+    images = 1 if torch.compiler.is_compiling() else member.shape[0]  # a compiled graph must work for any batch size
     rows = max(ROWS, TILE // max(1, images * member.shape[1]))
     parts = [
         torch.baddbmm(square, centers, x[:, i : i + rows].transpose(1, 2), alpha=-2).min(dim=1).indices
@@ -214,19 +229,19 @@ def peaks_macs(n: int, dim: int, tile: int = TILE) -> int:
 def _check_neighbors(k: int, n: int, valid: Tensor | None) -> None:
     fewest = n if valid is None or torch.compiler.is_compiling() else int(valid.sum(dim=1).min())
     if not 1 <= k < fewest:
-        raise ValueError(f"Density by the k nearest neighbors of {fewest} tokens needs 1 <= k < {fewest}; got k={k}.")
+        raise ValueError(f"Density by the k nearest neighbors of {fewest} tokens needs 1 <= k < {fewest}, got k={k}.")
 
 
 def _check_clusters(clusters: int | Tensor, n: int) -> None:
     low, high = (clusters, clusters) if isinstance(clusters, int) else (int(clusters.min()), int(clusters.max()))
     if not 1 <= low <= high <= n:
-        raise ValueError(f"{n} tokens make 1 to {n} clusters; got {low if low < 1 else high}.")
+        raise ValueError(f"{n} tokens can form 1 to {n} clusters, got {low if low < 1 else high}.")
 
 
 def counts_above(decision: Tensor, threshold: Tensor, most: int) -> Tensor:
     """How many tokens of each image have a log gamma above ``threshold``, at least 1 and at most ``most``: (B,).
 
-    The number of clusters depends only on the image's content.
+    The number of clusters of an image depends only on its content.
     """
     return (decision > threshold).sum(dim=1).clamp(1, most)
 
@@ -234,9 +249,9 @@ def counts_above(decision: Tensor, threshold: Tensor, most: int) -> Tensor:
 def threshold_for(decision: Tensor, average: float, most: int) -> Tensor:
     """The threshold at which ``counts_above`` gives ``average`` clusters over the images of ``decision`` (I, N)."""
     if not 1 <= average <= most:
-        raise ValueError(f"The average number of clusters is 1 to {most}; got {average:g}.")
+        raise ValueError(f"The average number of clusters must be between 1 and {most}, got {average:g}.")
     values = decision[decision.isfinite()].unique()  # sorted; counts change only at these
-    low, high = -1, len(values) - 1  # the threshold is below all, or at values[high]
+    low, high = -1, len(values) - 1  # -1: the threshold is below all values
     while low < high:
         middle = (low + high + 1) // 2
         threshold = values[middle]
@@ -245,6 +260,6 @@ def threshold_for(decision: Tensor, average: float, most: int) -> Tensor:
         else:
             high = middle - 1
     if low < 0:
-        return values[:1].sum() - 1  # below all of them
-    # between two values that occur; at one of them, rounding would decide about its token
+        return values[:1].sum() - 1  # below all values
+    # halfway between two values: at a value itself, rounding would decide about its token
     return values[low : low + 2].mean() if low + 1 < len(values) else values[low] + 1

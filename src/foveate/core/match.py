@@ -25,7 +25,7 @@ def merge_most_similar(metric: Tensor, keep: int, size: Tensor | None = None, ph
     if targets == 0:  # a single token
         token, none = metric.new_zeros(b, 1, dtype=torch.long), metric.new_zeros(b, 0, dtype=torch.long)
         return joined_means(token, none, none, n, size)
-    metric = to_float(metric)  # only indices come of it
+    metric = to_float(metric)  # detached: the result is indices only
     unit = metric / torch.linalg.vector_norm(metric, dim=-1, keepdim=True).clamp_min_(1e-12)
     best, target = torch.bmm(unit[:, phase::2], unit[:, 1 - phase :: 2].transpose(1, 2)).max(dim=-1)
     order = best.argsort(dim=1, descending=True, stable=True)

@@ -14,10 +14,10 @@ def counter_uniform(n: int, seed: int, stream: int, device: torch.device | None 
     A 32-bit multiply-xorshift finalizer over the counter. Built from tensor operations on int64, so it traces and
     exports. Without state there are no locks, and results do not depend on the order of calls, threads or batches.
     """
-    # separate factors: a seed must not equal a step of the counter or of the stream
+    # different factors, so that a step of the seed never equals a step of the counter or the stream
     start = (seed * 0xC2B2AE3D + stream * 0x27D4EB2F) & _MASK
     x = (torch.arange(n, device=device) * 0x9E3779B1 + start) & _MASK
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
         x = ((x ^ (x >> shift)) * factor) & _MASK
     x = x ^ (x >> 16)
-    return (x >> 9).float().add(0.5) / 2**23  # 23 bits, and a half that excludes 0 and 1, fit float32 exactly
+    return (x >> 9).float().add(0.5) / 2**23  # 23 bits plus one half, which excludes 0 and 1, fit float32 exactly

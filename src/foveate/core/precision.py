@@ -1,4 +1,4 @@
-"""Float32 at least, for work whose result is a choice: rounding there would choose other tokens."""
+"""At least float32 for computations that choose tokens: rounding would change the choice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 def to_float(x: Tensor) -> Tensor:
-    """``x`` detached, and in float32 if it is half precision, whose squares overflow."""
+    """Detach ``x`` and convert half precision, whose squares overflow, to float32."""
     x = x.detach()
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 

@@ -8,7 +8,7 @@ from foveate.core.attention import attention_weights
 
 
 def class_row(q: Tensor, k: Tensor, *, bias: Tensor | None = None, scale: float | None = None) -> Tensor:
-    """How the class token (first query) attends to every key, averaged over heads: (B, N_k).
+    """Attention of the class token (first query) to every key, averaged over heads: (B, N_k).
 
     This score needs only one row of the attention matrix, so the attention itself can stay fused.
     """

@@ -24,7 +24,7 @@ def keep_topk_fuse_rest(score: Tensor, k: int, normalize: bool = False) -> Assig
 def fuse_rest(kept: Tensor, weight: Tensor, normalize: bool = False) -> Assignment:
     """Keep the tokens ``kept`` (B, K), in their original order, and fuse all others into slot K: K + 1 slots.
 
-    x_fused = sum over fused i of weight_i x_i, with weights (B, N) scaled to sum to one if ``normalize``. Works with
+    x_fused = sum over fused i of weight_i x_i, with weights (B, N) scaled to sum to 1 if ``normalize``. Works with
     any selection: ``fuse_rest(keep_random(...).src, weight)``.
     """
     k = kept.shape[1]
@@ -33,7 +33,7 @@ def fuse_rest(kept: Tensor, weight: Tensor, normalize: bool = False) -> Assignme
     edge = torch.where(is_kept, 1.0, weight.float())
     if not normalize:
         return partition(owner, k + 1, edge)
-    # if all weights are zero, their sum cannot divide them: the slot becomes a plain mean
+    # if all weights are zero, dividing by their sum fails: the slot becomes a plain mean
     return weighted_means(owner, k + 1, edge.clamp(min=torch.finfo(torch.float32).tiny))
 
 

@@ -1,4 +1,4 @@
-"""Ward's agglomeration: merge the pair of clusters whose union raises the weighted sum of squares least.
+"""Ward's agglomeration: merge the pair of clusters whose merge raises the weighted sum of squares least.
 
 The sum of squares is sum_i w_i |x_i - c(i)|^2 with c the weighted mean of the token's cluster. Merging clusters a and
 b raises it by w_a w_b / (w_a + w_b) |c_a - c_b|^2, which is the cost of a merge here.
@@ -18,10 +18,10 @@ from foveate.core.precision import in_full_precision, to_float
 def ward_greedy(x: Tensor, keep: int, weight: Tensor | None = None) -> Clusters:
     """Merge the cheapest pair of tokens x (B, N, C) repeatedly until ``keep`` clusters are left.
 
-    Exact: each merge is the cheapest of all; ties go to the lower indices. The costs follow from those
-    before the merge of a and b (Lance and Williams): cost(ab, z) =
+    Exact: each merge is the cheapest of all; ties go to the lower indices. The costs after merging a and b follow from
+    those before (Lance and Williams): cost(ab, z) =
     ((w_a + w_z) cost(a, z) + (w_b + w_z) cost(b, z) - w_z cost(a, b)) / (w_a + w_b + w_z). It takes N - K
-    sequential steps: the reference in quality, and slow.
+    sequential steps, so it is slow; it is the reference for quality.
     """
     _check_keep(x, keep)
     b, n, _ = x.shape
@@ -51,10 +51,10 @@ def ward_greedy(x: Tensor, keep: int, weight: Tensor | None = None) -> Clusters:
 def ward_rounds(x: Tensor, keep: int, weight: Tensor | None = None, rounds: int = 3) -> Clusters:
     """Merge tokens x (B, N, C) in about ``rounds`` rounds of many merges each, until ``keep`` clusters are left.
 
-    In a round the clusters at even places are sources and those at odd places targets; each source proposes to the
-    target that is cheapest to merge with, and the cheapest proposals are accepted, an equal share of all merges in
-    every round. A round merges at most half of the clusters, so strong reductions take more rounds. A merged cluster
-    takes the place of its target.
+    In a round the clusters at even positions are sources and those at odd positions are targets. Each source proposes
+    to the target that is cheapest to merge with, and the cheapest proposals are accepted, an equal share of all merges
+    in every round. A round merges at most half of the clusters, so strong reductions take more rounds. A merged cluster
+    takes the position of its target.
     """
     _check_keep(x, keep)
     x, w = to_float(x), weights_or_ones(weight, x)
@@ -62,7 +62,7 @@ def ward_rounds(x: Tensor, keep: int, weight: Tensor | None = None, rounds: int 
     plan = merges_by_round(x.shape[1], keep, rounds)
     for number, merges in enumerate(plan, start=1):
         source, target = _cheapest_proposals(x, w, merges)
-        staying, slot = _close_ranks(x.shape[1], source)
+        staying, slot = _compact(x.shape[1], source)
         joined = slot.gather(1, target)
         owner = slot.scatter(1, source, joined).gather(1, owner)
         member = member.gather(1, staying)
@@ -93,7 +93,7 @@ def _merged_cost(cost: Tensor, w: Tensor, first: Tensor, second: Tensor) -> Tens
 
 
 def _cheapest_proposals(x: Tensor, w: Tensor, merges: int) -> tuple[Tensor, Tensor]:
-    """The ``merges`` cheapest merges of an even place into an odd one: places of sources and targets, (B, merges)."""
+    """The ``merges`` cheapest merges of an even into an odd position: sources and targets, each (B, merges)."""
     square = squared_norm(x)
     distance = torch.baddbmm(square[:, None, 1::2], x[:, ::2], x[:, 1::2].transpose(1, 2), alpha=-2)
     distance = distance.add_(square[:, ::2, None]).clamp_min_(0)
@@ -103,17 +103,19 @@ def _cheapest_proposals(x: Tensor, w: Tensor, merges: int) -> tuple[Tensor, Tens
     return source * 2, target.gather(1, source) * 2 + 1
 
 
-def _close_ranks(n: int, leaving: Tensor) -> tuple[Tensor, Tensor]:
-    """Places that stay, (B, n - R), and where each of n places moves once those of ``leaving`` (B, R) are gone."""
+def _compact(n: int, leaving: Tensor) -> tuple[Tensor, Tensor]:
+    """Positions that stay, (B, n - R), and the new position of each of n once ``leaving`` (B, R) are removed."""
     b, gone = leaving.shape
     stays = torch.ones(b, n, dtype=torch.long, device=leaving.device).scatter(1, leaving, 0)
     slot = stays.cumsum(1) - 1
     place = torch.arange(n, device=leaving.device).expand(b, n)
-    # those that leave are written to an extra column, which is cut off
+    # positions that leave are written to an extra column, which is cut off
     staying = place.new_zeros(b, n - gone + 1).scatter(1, torch.where(stays > 0, slot, n - gone), place)
     return staying[:, :-1], slot
 
 
 def _check_keep(x: Tensor, keep: int) -> None:
     if not 1 <= keep <= x.shape[1]:
-        raise ValueError(f"Ward's agglomeration of {x.shape[1]} tokens ends in 1 to {x.shape[1]} clusters; got {keep}.")
+        raise ValueError(
+            f"Ward's agglomeration of {x.shape[1]} tokens needs 1 <= keep <= {x.shape[1]}, got keep={keep}."
+        )

@@ -1,4 +1,4 @@
-"""Image data for training and evaluation: where images come from, and the loader that makes batches of them."""
+"""Image data for training and evaluation: sources of images, and the loader that makes batches."""
 
 from foveate.data.images import BrokenImage, DataError, Sample
 from foveate.data.loader import Loader

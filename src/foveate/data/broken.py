@@ -1,4 +1,4 @@
-"""Counting broken images: each is named once, and too many stop the run."""
+"""Count broken images: warn about each once, and stop the run if there are too many."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from foveate.data.images import BrokenImage, DataError
 from foveate.data.labels import first_few
 
 FEWEST_SEEN = 1000
-"""Images a stream of unknown length must have shown before a share of them means anything."""
+"""Images to see in a stream of unknown length before the share of broken ones is checked."""
 
 
 class BrokenCount:
     """Distinct broken images of one loader, over all its epochs.
 
-    Where the number of images is known, the limit is a share of that: one broken image in the first batch of a large
-    set is no reason to stop.
+    If the number of images is known, the limit is a share of all of them, so that one broken image in the first batch
+    of a large set does not stop the run.
     """
 
     def __init__(self, limit: float, total: int | None, consequence: str) -> None:
@@ -27,11 +27,11 @@ class BrokenCount:
         self.seen = 0
 
     def begin(self) -> None:
-        """A new epoch shows the same images again."""
+        """Start a new epoch, which shows the same images again."""
         self.seen = 0
 
     def add(self, images: int, broken: Iterable[BrokenImage]) -> None:
-        """Note one batch: warn of what is new, and stop where it is too much."""
+        """Record one batch: warn about new broken images, and raise ``DataError`` if there are too many."""
         new = {image.name: image.reason for image in broken if image.name not in self.reasons}
         self.reasons.update(new)
         self.seen += images + len(new)
@@ -40,7 +40,7 @@ class BrokenCount:
         self._check(self.total or max(self.seen, FEWEST_SEEN))
 
     def finish(self) -> None:
-        """At the end of an epoch a stream has shown how many images there are."""
+        """End an epoch, after which the number of images of a stream is known."""
         if self.total is None:
             self._check(self.seen)
 
@@ -48,5 +48,5 @@ class BrokenCount:
         if len(self.reasons) > self.limit * total:
             raise DataError(
                 f"{len(self.reasons)} broken images of {total} are more than max_broken={self.limit:g} allows: "
-                f"{first_few(self.reasons)}. Mend or remove them, or raise max_broken."
+                f"{first_few(self.reasons)}. Repair or remove them, or raise max_broken."
             )

@@ -1,4 +1,4 @@
-"""A CSV of files and labels: columns `file`, `label` and `split`, the last two where there are any."""
+"""A CSV of files and labels, with columns `file` and, optionally, `label` and `split`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from foveate.data.splits import ALL, check_undivided, choose_split
 
 Row = dict[str, str]
 Lines = list[tuple[int, Row]]
-"""Rows with the line of the file each ends in."""
+"""Rows with their line numbers in the file (the last line of each)."""
 
 
 def open_csv(path: Path, request: Request) -> ImageData:
-    """Files are relative to the CSV. Classes are those of the whole file, so that its splits agree."""
+    """Open a CSV. Files are relative to it. Classes are those of the whole file, so that splits agree."""
     rows = _read_rows(path)
     columns, split = rows[0][1].keys(), request.split
     if "split" not in columns:
@@ -32,7 +32,7 @@ def open_csv(path: Path, request: Request) -> ImageData:
         written, everywhere = ([row["label"] for _, row in some] for some in (chosen, rows))
         labels = written_labels(written, everywhere, request, str(path), lambda i: f"{path}, line {chosen[i][0]}")
     elif request.classes is not None:
-        raise DataError(f"{path} has no column 'label'; {len(request.classes)} classes were expected.")
+        raise DataError(f"{path} has no column 'label', but {len(request.classes)} classes were expected.")
     return image_data(Files(path.parent, files), split, labels, str(path))
 
 
@@ -64,6 +64,6 @@ def _check_files(path: Path, files: list[str]) -> None:
     missing = [name for name in files if not (path.parent / name).is_file()]
     if missing:
         raise DataError(
-            f"{path} names {len(missing)} files of {len(files)} that are not there: {first_few(missing)}. "
-            f"Files are looked for from {path.parent}."
+            f"{len(missing)} of {len(files)} files in {path} do not exist: {first_few(missing)}. "
+            f"Paths are relative to {path.parent}."
         )

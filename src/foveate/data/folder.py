@@ -1,4 +1,4 @@
-"""A folder of images: `<folder>/<split>/<class>/*.jpg`, or images without classes."""
+"""A folder of images: `<folder>/<split>/<class>/*.jpg`, or unlabeled images."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Files:
 
     folder: Path
     names: list[str]
-    """Relative to the folder, so that a million of them stay small."""
+    """Paths relative to the folder, which keeps millions of them small."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -34,16 +34,18 @@ class Files:
 
 
 def open_folder(folder: Path, request: Request) -> ImageData:
-    """Folders below a split's folder are classes; a split's folder with images only is unlabeled."""
+    """Open a folder. Folders below a split's folder are classes; a split's folder with only images is unlabeled."""
     split, place = _split_folder(folder, request)
     classes = _subfolders(place)
     loose = [entry.name for entry in os.scandir(place) if entry.is_file() and is_image(entry.name)]
     if not classes:
         if request.classes is not None:
-            raise DataError(f"{place} has no class folders; {len(request.classes)} classes were expected.")
+            raise DataError(f"{place} has no class folders, but {len(request.classes)} classes were expected.")
         return image_data(Files(place, sorted(loose)), split, None, str(place))
     if loose:
-        raise DataError(f"{place} has class folders and {len(loose)} images beside them: {first_few(sorted(loose))}.")
+        raise DataError(
+            f"{place} has class folders and also {len(loose)} images: {first_few(sorted(loose))}. Move the images."
+        )
     images = {name: _images_below(place, name) for name in classes}
     empty = [name for name, found in images.items() if not found]
     if empty and not request.allow_empty_classes:
@@ -54,7 +56,7 @@ def open_folder(folder: Path, request: Request) -> ImageData:
 
 
 def _split_folder(folder: Path, request: Request) -> tuple[str, Path]:
-    """The folder of the split, and what it is called. A folder without folders for splits is one split as a whole."""
+    """The name and folder of the split. A folder without split folders is a single split."""
     splits = [name for name in _subfolders(folder) if split_word(name)]
     if not splits and request.split not in _subfolders(folder):
         check_undivided(request.split, folder.resolve().name, str(folder))
@@ -62,7 +64,7 @@ def _split_folder(folder: Path, request: Request) -> tuple[str, Path]:
     split = choose_split(request.split, splits or [request.split], str(folder))
     place = folder / split
     while _subfolders(place) == [place.name] and not any(is_image(entry.name) for entry in os.scandir(place)):
-        place = place / place.name  # archives that hold themselves: seg_train/seg_train/forest
+        place = place / place.name  # archives with a repeated folder: seg_train/seg_train/forest
     return split, place
 
 
@@ -71,7 +73,7 @@ def _subfolders(folder: Path) -> list[str]:
 
 
 def _images_below(folder: Path, name: str) -> list[str]:
-    """Images of one class, at any depth, in an order that does not depend on the file system."""
+    """Images of one class at any depth, sorted, so that the order does not depend on the file system."""
     found = []
     for place, folders, files in os.walk(folder / name, followlinks=True):
         folders[:] = [below for below in folders if not below.startswith(".")]

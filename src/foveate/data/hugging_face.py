@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face, from a folder written by `save_to_disk`, a folder of files, or the Hub by name."""
+"""Hugging Face datasets: a folder written by `save_to_disk`, a folder of files, or a name on the Hub."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from foveate.data.splits import check_undivided, choose_split
 
 @dataclass(frozen=True)
 class Rows:
-    """Images of one column, read as they were stored: decoding is ours, so that a broken one is known by name."""
+    """Images of one column as stored bytes. foveate decodes them, so that it can name broken ones."""
 
     table: Any
     column: str
@@ -38,7 +38,7 @@ class Rows:
 
 
 def open_hugging_face(name: str, request: Request, label_column: str | None = None) -> ImageData:
-    """Image and label columns are found by their types; ``label_column`` chooses one of several labels."""
+    """Open a dataset. Columns are found by their types; ``label_column`` chooses one of several label columns."""
     datasets = _library()
     where = f"hf:{name}"
     split, table = _load(datasets, name, request.split, where)
@@ -48,7 +48,7 @@ def open_hugging_face(name: str, request: Request, label_column: str | None = No
         raise DataError(f"{where} has no column {label!r}; it has {', '.join(table.features)}.")
     labels = None if label is None else _labels(datasets, table, label, request, where)
     if labels is None and request.classes is not None:
-        raise DataError(f"{where}, {split} has no labels; {len(request.classes)} classes were expected.")
+        raise DataError(f"{where}, {split} has no labels, but {len(request.classes)} classes were expected.")
     images = table.select_columns([image_column]).cast_column(image_column, datasets.Image(decode=False))
     return image_data(Rows(images, image_column, f"{where}/{split}"), split, labels, where)
 
@@ -57,11 +57,11 @@ def _library() -> Any:
     try:
         return importlib.import_module("datasets")
     except ImportError as error:
-        raise DataError("hf: data need the package 'datasets': pip install foveate[data]") from error
+        raise DataError("hf: data needs the package 'datasets': pip install foveate[data]") from error
 
 
 def _load(datasets: Any, name: str, split: str, where: str) -> tuple[str, Any]:
-    """The table of the split, and what the split is called. Only that split is fetched."""
+    """The name and table of the split. Only this split is downloaded."""
     folder = Path(name)
     try:
         if any((folder / mark).is_file() for mark in ("dataset_dict.json", "state.json")):
@@ -76,7 +76,7 @@ def _load(datasets: Any, name: str, split: str, where: str) -> tuple[str, Any]:
     except DataError:
         raise
     except (OSError, ValueError, RuntimeError) as error:
-        raise DataError(f"{where} cannot be loaded, from a folder or the Hub: {error}") from error
+        raise DataError(f"{where} cannot be loaded from a folder or the Hub: {error}") from error
 
 
 def _image_column(datasets: Any, features: Any, where: str) -> str:
@@ -90,17 +90,17 @@ def _image_column(datasets: Any, features: Any, where: str) -> str:
 
 
 def _label_column(datasets: Any, features: Any, where: str) -> str | None:
-    """The column of classes, or else a column called `label`; None where there is neither."""
+    """The column of classes, else a column called `label`; None if there is neither."""
     found = [name for name, feature in features.items() if isinstance(feature, datasets.ClassLabel)]
     if len(found) > 1 and "label" not in found:
-        raise DataError(f"{where} has several columns of labels: {', '.join(found)}. Say which with label_column.")
+        raise DataError(f"{where} has several label columns: {', '.join(found)}. Choose one with label_column.")
     if len(found) == 1:
         return found[0]
     return "label" if "label" in features else None
 
 
 def _labels(datasets: Any, table: Any, column: str, request: Request, where: str) -> Labels | None:
-    """None where every label is -1: that is how test splits without labels are published."""
+    """The labels; None if all are -1, as in published test splits without labels."""
     written = table.with_format(None)[column][:]
     feature = table.features[column]
     if written and all(value == -1 for value in written):

@@ -1,4 +1,4 @@
-"""One image on its way from bytes to RGB, and what it means that one is broken."""
+"""From a stored image to RGB, and the errors for broken images and unusable data."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ UPRIGHT = {
 
 
 class DataError(ValueError):
-    """The data cannot be used; raised before training starts wherever that can be known."""
+    """The data cannot be used. Raised before training starts if possible."""
 
 
 class BrokenImage(Exception):
     """One image that cannot be read. The loader skips it and counts it."""
 
     def __init__(self, name: str, reason: str) -> None:
-        super().__init__(name, reason)  # both, so that it survives the way out of a worker process
+        super().__init__(name, reason)  # both arguments, so that it can be pickled in a worker process
         self.name = name
         self.reason = reason
 
@@ -44,22 +44,25 @@ class Sample:
     image: Image.Image
     """RGB, upright."""
     target: Any
-    """What a task predicts of it: for classification the number of its class, or -1 if that is not known."""
+    """What a task predicts: for classification the class number, or -1 if unknown."""
     name: str
 
 
 def is_image(name: str) -> bool:
-    """Whether a file's name is that of an image. Hidden files, such as `._dog.jpg`, are skipped."""
+    """Whether a file name is an image's. Hidden files, such as `._dog.jpg`, are skipped."""
     return not name.rpartition("/")[2].startswith(".") and name.lower().endswith(EXTENSIONS)
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
-    """Eight bits a channel, upright, on white where it is transparent.
+    """Convert to upright RGB with 8 bits per channel, on white where transparent.
 
-    Sixteen bits are scaled rather than cut off at 255. Floating point has no known range and is refused.
+    16-bit pixels are scaled, not clipped.
+
+    Raises:
+        ValueError: if pixels are floating point, whose range is unknown, or need more than 16 bits.
     """
     image.load()
-    mode, turn = image.mode, _turn_upright(image)  # read first: what is made of the image forgets it
+    mode, turn = image.mode, _turn_upright(image)  # read first, because conversions lose it
     if mode == "F":
         raise ValueError("its pixels are floating point numbers of unknown range; store it with 8 or 16 bits")
     if mode == "I" or mode.startswith("I;16"):
@@ -81,5 +84,5 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 def _turn_upright(image: Image.Image) -> Image.Transpose | None:
     try:
         return UPRIGHT.get(image.getexif().get(ORIENTATION, 1))
-    except Exception:  # a damaged EXIF block says nothing about the picture
+    except Exception:  # the image may be fine even if its EXIF block is damaged
         return None

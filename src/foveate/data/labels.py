@@ -1,4 +1,4 @@
-"""Labels as numbers, and everything that can be wrong with them."""
+"""Labels as numbers, and checks of labels and classes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from foveate.data.splits import is_training
 
 FEW = 5
 CLASSES_FILE = "classes.json"
-"""Beside a saved model: the names of its classes, in its order."""
+"""File next to a saved model with its class names, in order."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked of `open_data`, whatever the kind of data."""
+    """The arguments of `open_data` that apply to every kind of data."""
 
     split: str
     classes: tuple[str, ...] | None = None
@@ -29,17 +29,17 @@ class Request:
 
     def __post_init__(self) -> None:
         if self.num_classes is not None and self.num_classes < 1:
-            raise DataError(f"num_classes is a number of classes, 1 or more; got {self.num_classes}.")
+            raise DataError(f"num_classes must be at least 1, got {self.num_classes}.")
         if self.classes is not None and self.num_classes not in (None, len(self.classes)):
             raise DataError(f"num_classes={self.num_classes} but classes has {len(self.classes)} names.")
         if self.classes is not None and len(set(self.classes)) < len(self.classes):
             twice = first_few(sorted(name for name in set(self.classes) if self.classes.count(name) > 1))
-            raise DataError(f"classes has names twice: {twice}.")
+            raise DataError(f"classes has repeated names: {twice}.")
 
 
 @dataclass(frozen=True)
 class Labels:
-    """One number for each image."""
+    """One class number for each image."""
 
     values: NDArray[np.int64]
     classes: tuple[str, ...] | None
@@ -47,7 +47,7 @@ class Labels:
 
 
 def first_few(names: Iterable[object]) -> str:
-    """Some of the names, and how many more there are."""
+    """The first few names, and how many more there are."""
     all_of_them = [str(name) for name in names]
     more = len(all_of_them) - FEW
     return ", ".join(all_of_them[:FEW]) + (f" and {more} more" if more > 0 else "")
@@ -56,7 +56,7 @@ def first_few(names: Iterable[object]) -> str:
 def declared_labels(
     values: Sequence[int] | NDArray[np.int64], found: Sequence[str], request: Request, where: str
 ) -> Labels:
-    """Labels of data that list their classes. With ``request.classes``, numbers become those of that list."""
+    """Labels of data that list their classes. With ``request.classes``, numbers refer to that list."""
     classes = tuple(found)
     numbers = np.asarray(values, dtype=np.int64).reshape(-1)
     _check_range(numbers, len(classes), lambda i: f"{where}, image {i}")
@@ -65,7 +65,7 @@ def declared_labels(
         numbers = np.array([request.classes.index(name) for name in classes], dtype=np.int64)[numbers]
         classes = request.classes
     if request.num_classes not in (None, len(classes)):
-        raise DataError(f"{where} has {len(classes)} classes; {request.num_classes} were asked for.")
+        raise DataError(f"{where} has {len(classes)} classes, but num_classes={request.num_classes}.")
     labels = Labels(numbers, classes, len(classes))
     check_no_class_is_empty(labels, request, where)
     return labels
@@ -74,10 +74,10 @@ def declared_labels(
 def written_labels(
     raw: Sequence[str], everywhere: Sequence[str], request: Request, where: str, place: Callable[[int], str]
 ) -> Labels:
-    """Labels of data that write one beside each image, as a number or a name.
+    """Labels of data that store a number or a name with each image.
 
-    ``everywhere`` has those of all splits, so that every split has the same classes; ``place(i)`` names the spot of
-    the i-th in errors.
+    ``everywhere`` holds the labels of all splits, so that every split has the same classes; ``place(i)`` locates the
+    i-th label in errors.
     """
     known = set(request.classes or ())
     if not all(_is_number(text) for text in everywhere) or (known and known.issuperset(raw)):
@@ -98,7 +98,7 @@ def _named(
         _check_not_numbers(raw, place)
     classes = tuple(sorted(set(everywhere))) if request.classes is None else request.classes
     if request.num_classes not in (None, len(classes)):
-        raise DataError(f"{where} has {len(classes)} classes; {request.num_classes} were asked for.")
+        raise DataError(f"{where} has {len(classes)} classes, but num_classes={request.num_classes}.")
     numbers = {name: number for number, name in enumerate(classes)}
     for i, name in enumerate(raw):
         if name not in numbers:
@@ -107,10 +107,12 @@ def _named(
 
 
 def _check_not_numbers(raw: Sequence[str], place: Callable[[int], str]) -> None:
-    """Labels are names here, so that a number among them is a slip: `3.0`, or a column that was mixed up."""
+    """Raise ``DataError`` for a number among names, which is a mistake: `3.0`, or a wrong column."""
     for i, text in enumerate(raw):
         if _is_number(text, float):
-            advice = "Write it without a point." if not _is_number(text) else "Other labels are names; use one kind."
+            advice = (
+                "Write it without a decimal point." if not _is_number(text) else "Other labels are names; use one kind."
+            )
             raise DataError(f"{place(i)}: the label {text!r} is neither an integer nor a name. {advice}")
 
 
@@ -130,7 +132,7 @@ def _check_range(values: NDArray[np.int64], count: int, place: Callable[[int], s
 
 
 def check_same_classes(found: Sequence[str], wanted: Sequence[str], where: str, may_lack: bool = False) -> None:
-    """Both lists must name the same classes, unless some may be lacking; the order may differ."""
+    """Raise ``DataError`` unless both lists have the same classes, in any order; ``may_lack`` allows missing ones."""
     missing, extra = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
     missing = [] if may_lack else missing
     if missing or extra:
@@ -139,7 +141,7 @@ def check_same_classes(found: Sequence[str], wanted: Sequence[str], where: str, 
 
 
 def check_no_class_is_empty(labels: Labels, request: Request, where: str) -> None:
-    """A class without images cannot be learned. A split for evaluation may lack some."""
+    """Raise ``DataError`` if a class of a training split has no images."""
     if request.allow_empty_classes or not is_training(request.split):
         return
     empty = np.flatnonzero(np.bincount(labels.values, minlength=labels.num_classes) == 0)
@@ -147,14 +149,14 @@ def check_no_class_is_empty(labels: Labels, request: Request, where: str) -> Non
         names = first_few(empty if labels.classes is None else [labels.classes[i] for i in empty])
         raise DataError(
             f"{where} has no image of {len(empty)} of its {labels.num_classes} classes: {names}. "
-            "If that is meant, say allow_empty_classes=True (data.allow_empty_classes=true for a run)."
+            "To allow this, set allow_empty_classes=True (data.allow_empty_classes=true for a run)."
         )
 
 
 def read_class_names(path: Path) -> list[str]:
-    """Names of a model's classes in its order: a line each, or a list in a ``.json`` file."""
+    """Read a model's class names, in order: one per line, or a list in a ``.json`` file."""
     if not path.is_file():
-        raise DataError(f"There is no file {path} of class names.")
+        raise DataError(f"There is no file of class names {path}.")
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".json":
         return text.splitlines()
@@ -163,5 +165,5 @@ def read_class_names(path: Path) -> list[str]:
     except json.JSONDecodeError as error:
         raise DataError(f"{path} is not valid JSON: {error}.") from error
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise DataError(f"{path} holds no list of class names.")
+        raise DataError(f"{path} does not hold a list of class names.")
     return names

@@ -1,4 +1,4 @@
-"""Batches for training and evaluation that are the same for any number of processes and workers."""
+"""Batches for training and evaluation, the same for any number of processes and workers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from torch.utils.data import DataLoader
 from foveate.data.broken import BrokenCount
 from foveate.data.images import DataError
 from foveate.data.order import BatchOrder
-from foveate.data.reading import Batch, Failure, ImageReader, StreamReader, Transform, as_it_is
+from foveate.data.reading import Batch, Failure, ImageReader, StreamReader, Transform, identity
 from foveate.data.source import ImageData
 from foveate.data.stream import StreamedData
 from foveate.data.targets import IntegerLabels, TargetRules
 
 
 class _Keys:
-    """Tells the workers which images to read: (epoch, number), batch by batch."""
+    """The images that workers read, batch by batch, as keys (epoch, number)."""
 
     def __init__(self, order: BatchOrder) -> None:
         self.order = order
@@ -38,19 +38,26 @@ class _Keys:
 class Loader:
     """Batches of ``data``, epoch by epoch.
 
-    ``batch_size`` is over all ``world`` processes, of which this is ``rank``: together they see exactly the images of
-    one process. In training, images come in an order drawn from (seed, epoch), and random transforms draw from
-    (seed, epoch, image), so that an epoch can be entered at any batch. In evaluation every image comes once, in
-    order; processes may get unequal numbers.
+    In training, the order of images depends on (seed, epoch), and random transforms depend on (seed, epoch, image), so
+    that an epoch can start at any batch. In evaluation every image comes once, in order; processes may get unequal
+    numbers. A broken image causes one warning. In training the next readable image replaces it, which keeps batches
+    full; in evaluation it is left out.
 
-    With ``repeats``, an image of a training epoch comes so many times in a row, each time transformed anew, and an
-    epoch of as many batches shows so many times fewer images (repeated augmentation, as DeiT has it).
-
-    ``rules`` transform image and target together and collate targets; a task is such rules. By default targets are
-    integer labels.
-
-    A broken image is warned of once by name. In training the next readable image stands in for it, which keeps
-    batches whole; in evaluation it is left out. More than ``max_broken`` of the images is a `DataError`.
+    Args:
+        data: images from ``open_data``.
+        transform: applied to each image.
+        batch_size: images per batch over all ``world`` processes, which together see the images that one would see.
+        seed: seed of order and transforms.
+        train: whether to shuffle and to keep batches full.
+        workers: processes that read images; 0 reads in this process.
+        rank: number of this process.
+        world: number of processes.
+        drop_last: drop an incomplete last batch; by default only in training.
+        max_broken: share of broken images above which a `DataError` is raised.
+        repeats: times that an image comes in a row in a training epoch, each time with another transform. An epoch has
+            the same number of batches and as many times fewer images (repeated augmentation, as in DeiT).
+        rules: how image and target are transformed together and collated, such as a task. By default targets are
+            integer labels.
     """
 
     def __init__(
@@ -71,9 +78,9 @@ class Loader:
     ) -> None:
         _check_numbers(batch_size, workers, rank, world, max_broken)
         if repeats < 1:
-            raise DataError(f"repeats is how often an image comes in an epoch, 1 or more; got {repeats}.")
+            raise DataError(f"repeats must be at least 1, got {repeats}.")
         if train and batch_size % world:
-            raise DataError(f"batch_size={batch_size} is over all processes and must divide by world={world}.")
+            raise DataError(f"batch_size={batch_size} is over all processes and must be divisible by world={world}.")
         self.data, self.transform, self.batch_size = data, transform, batch_size
         self.rules = rules or IntegerLabels()
         self.seed, self.train, self.workers, self.rank, self.world = seed, train, workers, rank, world
@@ -85,7 +92,7 @@ class Loader:
         else:
             self._order = self._checked_order(len(data))
             total = len(data) if train else len(range(rank, len(data), world))
-        consequence = "another image stands in for it" if train else "is left out"
+        consequence = "is replaced by another image" if train else "is left out"
         self._broken = BrokenCount(max_broken, total, consequence)
         self._running = object()
         self._keys: _Keys | None = None
@@ -93,7 +100,7 @@ class Loader:
 
     @property
     def broken(self) -> int:
-        """Distinct broken images met so far."""
+        """Number of distinct broken images so far."""
         return len(self._broken.reasons)
 
     @property
@@ -101,28 +108,28 @@ class Loader:
         return tuple(self._broken.reasons)
 
     def __len__(self) -> int:
-        """Batches of an epoch."""
+        """Number of batches in an epoch."""
         if isinstance(self.data, StreamedData):
             if not self.train:
-                raise TypeError("How many batches an evaluation of streamed shards has is known only at its end.")
+                raise TypeError("The number of batches is not known when evaluating streamed shards.")
             assert self.data.length is not None
             return self.data.length // self.batch_size
         return len(self._order)
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch from ``start`` on: after a resume, those that the run has not had."""
+        """The batches of an epoch, from batch ``start`` on after a resume."""
         if number < 0 or start < 0:
-            raise DataError(f"Epochs and batches count from 0; got epoch {number}, batch {start}.")
+            raise DataError(f"Epochs and batches count from 0, got epoch {number}, batch {start}.")
         if isinstance(self.data, StreamedData) and not self.train:
             if start:
-                raise DataError(f"An evaluation of streamed shards begins at batch 0; got start={start}.")
+                raise DataError(f"Evaluation of streamed shards must start at batch 0, got start={start}.")
         elif start > len(self):
-            raise DataError(f"An epoch has {len(self)} batches; got start={start}.")
+            raise DataError(f"An epoch has {len(self)} batches, got start={start}.")
         self._running = this = object()
         return self._counted(number, start, this)
 
     def _counted(self, number: int, start: int, this: object) -> Iterator[Batch]:
-        """The batches, after a look at what is broken in each. Workers are shared, so that one epoch runs at a time."""
+        """The batches, with their broken images counted. Workers are shared, so only one epoch can run at a time."""
         self._check_running(number, this)
         self._broken.begin()
         with stop_signals_blocked():  # until workers know what to do with them
@@ -138,12 +145,12 @@ class Loader:
 
     def _check_running(self, number: int, this: object) -> None:
         if self._running is not this:
-            raise RuntimeError(f"Another epoch of this loader has begun; epoch {number} cannot go on.")
+            raise RuntimeError(f"Another epoch of this loader has started; epoch {number} cannot continue.")
 
     def _batches(self, number: int, start: int) -> DataLoader[Batch | Failure]:
-        # a generator of its own: torch would draw from the caller's when an epoch begins, also after a resume
+        # an own generator, because torch would draw from the caller's at the start of every epoch, also after a resume
         options: dict[str, Any] = {"generator": torch.Generator().manual_seed(0)}
-        options |= {"worker_init_fn": functools.partial(outlive_a_stop, leaving())}
+        options |= {"worker_init_fn": functools.partial(ignore_stop_signals, exit_flag())}
         if isinstance(self.data, StreamedData):
             lanes = len(range(self.rank, len(self.data.shards), self.world))
             batches, share = len(self) if self.train else 0, self._stream_share()
@@ -161,13 +168,13 @@ class Loader:
                 self.world,
                 self.repeats,
             )
-            options |= {"batch_size": None, "collate_fn": as_it_is, "num_workers": min(self.workers, lanes)}
+            options |= {"batch_size": None, "collate_fn": identity, "num_workers": min(self.workers, lanes)}
             return DataLoader(reader, **options)
         if self._torch_loader is None:
             self._keys = _Keys(self._order)
             most = self._broken.limit * len(self.data)
             images = ImageReader(self.data, self.rules, self.transform, self.seed, self.train, most)
-            options |= {"batch_sampler": self._keys, "collate_fn": as_it_is, "num_workers": self.workers}
+            options |= {"batch_sampler": self._keys, "collate_fn": identity, "num_workers": self.workers}
             self._torch_loader = DataLoader(images, persistent_workers=self.workers > 0, **options)
         assert self._keys is not None
         self._keys.number, self._keys.start = number, start
@@ -181,31 +188,35 @@ class Loader:
             count, self.batch_size, self.seed, self.train, self.drop_last, self.rank, self.world, self.repeats
         )
         if not len(order):
-            raise DataError(f"{count} images do not fill one batch of {self.batch_size}. Make batch_size smaller.")
+            raise DataError(f"{count} images do not fill one batch of {self.batch_size}. Lower batch_size.")
         rest = count % self.batch_size
         if self.train and not self.drop_last and 0 < rest < self.world:
-            raise DataError(f"The last batch has {rest} images for world={self.world} processes. Say drop_last=True.")
+            raise DataError(f"The last batch has {rest} images for world={self.world} processes. Set drop_last=True.")
         return order
 
     def _check_stream(self, data: StreamedData) -> None:
         if len(data.shards) < self.world:
-            raise DataError(f"{len(data.shards)} shards cannot be shared out among world={self.world} processes.")
+            raise DataError(
+                f"{len(data.shards)} shards are too few for world={self.world} processes. Each needs at least one."
+            )
         if self.train and data.length is None:
             raise DataError(
                 "Training on streamed shards needs the number of images: open_data(..., length=...), or "
                 "data.epoch_images of a run."
             )
         if self.train and not self.drop_last:
-            raise DataError("Training on streamed shards has whole batches only; leave drop_last alone.")
+            raise DataError("Training on streamed shards has full batches only. Leave out drop_last=False.")
         if self.train and data.length is not None and data.length < self.batch_size:
-            raise DataError(f"{data.length} images do not fill one batch of {self.batch_size}. Make it smaller.")
+            raise DataError(f"{data.length} images do not fill one batch of {self.batch_size}. Lower batch_size.")
 
 
 @functools.cache
-def leaving() -> Any:
-    """A flag that workers share, up once this process is at its end: then Python sends them SIGTERM and waits."""
+def exit_flag() -> Any:
+    """A flag shared with workers, set when this process exits: Python then sends them SIGTERM and waits."""
     flag = multiprocessing.RawValue("b", 0)
-    atexit.register(setattr, flag, "value", 1)  # exit handlers run last in, first out: before multiprocessing's own
+    atexit.register(
+        setattr, flag, "value", 1
+    )  # exit handlers run in reverse order, so this one runs before multiprocessing's
     return flag
 
 
@@ -237,23 +248,23 @@ def _from_workers(batches: Iterator[Batch | Failure]) -> Iterator[Batch | Failur
         ) from error
 
 
-def outlive_a_stop(leaving: Any, worker: int) -> None:
+def ignore_stop_signals(exiting: Any, worker: int) -> None:
     """Leave it to the main process what a stop means, for signals that reach the whole group: schedulers', Ctrl-C.
 
-    It may want to finish its step and save. Only once it is ``leaving`` does SIGTERM end the worker.
+    The main process may want to finish its step and save. SIGTERM ends the worker only once the process is ``exiting``.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number) if leaving.value else None)
+    signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number) if exiting.value else None)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
 def _check_numbers(batch_size: int, workers: int, rank: int, world: int, max_broken: float) -> None:
     if batch_size < 1:
-        raise DataError(f"batch_size is a number of images, 1 or more; got {batch_size}.")
+        raise DataError(f"batch_size must be at least 1, got {batch_size}.")
     if workers < 0:
-        raise DataError(f"workers is a number of processes, 0 or more; got {workers}.")
+        raise DataError(f"workers must be at least 0, got {workers}.")
     if not 0 <= rank < world:
-        raise DataError(f"rank counts from 0 to world - 1; got rank={rank}, world={world}.")
+        raise DataError(f"rank must be between 0 and world - 1, got rank={rank}, world={world}.")
     if not 0 <= max_broken <= 1:
-        raise DataError(f"max_broken is a share, in [0, 1]; got {max_broken}. For 5 % write 0.05.")
+        raise DataError(f"max_broken must be a share in [0, 1], got {max_broken}. For 5 % write 0.05.")

@@ -1,4 +1,4 @@
-"""Any kind of image data by one short text."""
+"""Open any kind of image data by a short text."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ OPTIONS: dict[str, set[str]] = {
     "torchvision": {"root", "download"},
     "scenes": set(),
 }
-"""What only one kind of data understands."""
+"""Options that only one kind of data takes."""
 EVALUATION_SPLITS = ("val", ALL)
-"""Tried one after the other."""
+"""Splits to try in this order."""
 
 
 def open_data(
@@ -42,12 +42,21 @@ def open_data(
     root: str | Path | None = None,
     download: bool = False,
 ) -> ImageData | StreamedData:
-    """Open one split of ``spec`` and check all that can be known without decoding images.
+    """Open one split of image data and check everything that can be checked without decoding images.
 
-    Give ``classes`` (or ``num_classes``) of the training data when you open the others, so that labels mean the same;
-    with ``allow_empty_classes`` these may hold a part of them.
-    ``label_column`` is for `hf:`, ``length`` (images in all shards) for `wds:` behind URLs, ``root`` and
-    ``download`` are for `torchvision:`.
+    Args:
+        spec: a folder, a .csv file, `hf:NAME_OR_PATH`, `wds:PATTERN`, `torchvision:NAME` or `scenes:`.
+        split: name of the split, such as ``"train"``, ``"val"`` or ``"all"``.
+        classes: class names in order. Pass those of the training data when opening other splits, so that labels agree.
+        num_classes: number of classes, for data without names.
+        allow_empty_classes: whether some of the classes may have no images.
+        label_column: for `hf:`, the label column if there are several.
+        length: for `wds:` with URLs, the number of images in all shards.
+        root: for `torchvision:`, the folder of the data.
+        download: for `torchvision:`, whether to download missing data.
+
+    Raises:
+        DataError: if the data does not exist or cannot be used.
     """
     text = str(spec)
     kind, colon, rest = text.partition(":")
@@ -56,7 +65,7 @@ def open_data(
     given = {name: value for name, value in options.items() if value not in (None, False)}
     for name in given:
         if name not in OPTIONS.get(kind, ()):
-            raise DataError(f"{text} has no use for {name}; it is for {_kind_of(name)}: data.")
+            raise DataError(f"{text} does not take {name}, which is for {_kind_of(name)}: data.")
     request = Request(split, None if classes is None else tuple(classes), num_classes, allow_empty_classes)
     if kind == "hf":
         return open_hugging_face(rest, request, **given)
@@ -68,12 +77,12 @@ def open_data(
 
 
 def open_for_evaluation(spec: str | Path, split: str | None = None, **options: Any) -> ImageData | StreamedData:
-    """As ``open_data``; without a split, the validation images, or all of data that are not divided."""
+    """Like ``open_data``; without a split, the validation images, or all images if there are no splits."""
     if split is not None:
         return open_data(spec, split, **options)
     try:
         return open_data(spec, EVALUATION_SPLITS[0], **options)
-    except Undivided:  # any other error is raised, not hidden behind a second try
+    except Undivided:  # other errors are raised, not hidden by a second try
         return open_data(spec, EVALUATION_SPLITS[1], **options)
 
 
@@ -84,11 +93,11 @@ def _kind_of(option: str) -> str:
 def _open_shards(pattern: str, request: Request, length: int | None) -> ImageData | StreamedData:
     split, shards = find_shards(pattern, request.split)
     if not shards:
-        raise DataError(f"wds:{pattern} names no shards.")
+        raise DataError(f"wds:{pattern} matches no shards.")
     if is_url(pattern):
         return open_stream(shards, split, request, length)
     if length is not None:
-        raise DataError(f"wds:{pattern} is on disk, where images are counted. Leave length out.")
+        raise DataError(f"wds:{pattern} is on disk, so its images are counted. Leave out length.")
     return open_shards(shards, split, request)
 
 
@@ -101,4 +110,4 @@ def _open_path(text: str, request: Request) -> ImageData:
             raise DataError(f"There is no file {path}.")
         return open_csv(path, request)
     what = "is neither a folder nor a .csv file" if path.exists() else "does not exist"
-    raise DataError(f"{text} {what}. Data are {KINDS}.")
+    raise DataError(f"{text} {what}. Data can be {KINDS}.")

@@ -1,6 +1,6 @@
-"""Which image comes when, and with which random numbers: from the seed, the epoch and the image, and nothing else.
+"""The order of images and their random numbers, which depend only on seed, epoch and image.
 
-No worker count, no number of processes and no place where a run was resumed enters here, so that none can matter.
+They do not depend on the number of workers or processes, or on where a run was resumed.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import torch
 
 
 def seed_from(*parts: int) -> int:
-    """64 bits that depend on every part and its place; neighboring parts give unrelated seeds."""
+    """A 64-bit seed that depends on every part and its position; neighboring parts give unrelated seeds."""
     return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "big")
 
 
 def shuffled(count: int, *parts: int) -> list[int]:
-    """A permutation of 0..count-1 that depends on ``parts`` only."""
+    """A permutation of 0..count-1 that depends only on ``parts``."""
     generator = torch.Generator().manual_seed(seed_from(*parts))
     return torch.randperm(count, generator=generator).tolist()
 
@@ -38,17 +38,17 @@ class BatchOrder:
     rank: int = 0
     world: int = 1
     repeats: int = 1
-    """Times an image of a training epoch comes, one after the other; as many fewer images come at all."""
+    """Times that an image comes in a row in a training epoch, which has as many times fewer images."""
 
     def __len__(self) -> int:
-        """Batches of an epoch; in evaluation the last may be too small for every rank to have a share."""
+        """Number of batches in an epoch; in evaluation the last may be too small for some ranks."""
         whole, rest = divmod(self.count, self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
 
     def epoch(self, number: int, start: int = 0) -> Iterator[list[int]]:
-        """This rank's share of each batch from ``start`` on; empty shares are left out.
+        """This rank's part of each batch from ``start`` on; empty parts are left out.
 
-        Number n is image n % count, and n // count of its copies come before it.
+        Number n is copy n // count of image n % count.
         """
         order = self._repeated(shuffled(self.count, self.seed, number)) if self.train else range(self.count)
         for batch in range(start, len(self)):
@@ -63,7 +63,7 @@ class BatchOrder:
 
 @contextmanager
 def random_states_kept() -> Iterator[None]:
-    """Put the random states of the caller back. Around a batch, not an image: numpy's is slow to copy."""
+    """Restore the caller's random states at the end. Use it per batch, not per image: copying NumPy's is slow."""
     python, arrays, tensors = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
     try:
         yield
@@ -74,7 +74,7 @@ def random_states_kept() -> Iterator[None]:
 
 
 def seed_everything(*parts: int) -> None:
-    """Seed what transforms draw from. The CPU's generator alone: torch.manual_seed would reach the GPU's as well."""
+    """Seed the generators that transforms use. Of torch only the CPU's: torch.manual_seed would also seed the GPU's."""
     seed = seed_from(*parts)
     random.seed(seed)
     np.random.seed(seed % 2**32)

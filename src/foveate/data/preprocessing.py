@@ -1,4 +1,4 @@
-"""How a model wants its images: size, crop, interpolation, mean and standard deviation."""
+"""The preprocessing of a model: size, crop, interpolation, mean and standard deviation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Color = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What happens to a photograph before a model sees it."""
+    """How an image is prepared for a model."""
 
     height: int
     width: int
@@ -33,17 +33,17 @@ class Preprocessing:
 
     @staticmethod
     def of(model: nn.Module) -> Preprocessing:
-        """What ``model`` was made for, as far as it is known; else with ImageNet's colors."""
+        """The preprocessing ``model`` was trained with, as far as known; otherwise with ImageNet's colors."""
         family = inspect(model)
         _, height, width = family.image_size
         return Preprocessing(height, width, **family.preprocessing())
 
     def crop(self, image: Image.Image) -> Tensor:
-        """The part of ``image`` the model sees, as bytes (3, H, W)."""
+        """The part of ``image`` that the model sees, as bytes (3, H, W)."""
         return self._transform(normalize=False)(image)
 
     def normalize(self, pixels: Tensor) -> Tensor:
-        """Bytes (..., 3, H, W) as the numbers a model reads."""
+        """Normalize bytes (..., 3, H, W) to the model's input."""
         mean, std = (torch.tensor(c, device=pixels.device).view(3, 1, 1) for c in (self.mean, self.std))
         return (pixels.float() / 255 - mean) / std
 
@@ -53,7 +53,7 @@ class Preprocessing:
         return (images.float() * std + mean) * 255
 
     def evaluation(self) -> Callable[[Image.Image], Tensor]:
-        """timm's transform for evaluation: an image in, the model's numbers out."""
+        """timm's evaluation transform, from an image to the model's input."""
         return self._transform(normalize=True)
 
     def _transform(self, normalize: bool) -> Any:
@@ -70,7 +70,7 @@ class Preprocessing:
 
 
 def open_image(path: Path) -> Image.Image:
-    """A photograph in RGB, upright by its camera's orientation."""
+    """Open an image in RGB, turned upright by its EXIF orientation."""
     try:
         with Image.open(path) as image:
             return as_rgb(image)

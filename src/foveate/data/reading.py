@@ -1,4 +1,4 @@
-"""The part of the loader that runs in worker processes: read, transform, make batches."""
+"""The part of the loader that runs in worker processes: read, transform and batch images."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from foveate.data.stream import Encoded, StreamedData
 from foveate.data.targets import TargetRules
 
 Transform = Callable[..., Any]
-"""Of an image, or of an image and its target: the rules for targets know how to call it."""
+"""A transform of an image, or of an image and its target; the target rules know how to call it."""
 BUFFER = 1000
-"""Images of a shard that are mixed with one another; as many are held in memory, undecoded."""
+"""Images of a shard in the shuffle buffer, which holds them undecoded."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What a training step or an evaluation gets."""
+    """A batch for a training or evaluation step."""
 
     images: Tensor  # (b, C, H, W)
-    targets: Any  # as the task collates them; for classification (b,) integers, -1 if not known
+    targets: Any  # collated by the task; for classification (b,) integers, -1 if unknown
     names: tuple[str, ...]
     broken: tuple[BrokenImage, ...] = ()
-    """Images met on the way that could not be read. They are not among the names."""
+    """Images that could not be read. They are not among the names."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -40,24 +40,24 @@ class Batch:
 
 @dataclass(frozen=True)
 class Failure:
-    """Instead of a batch: why there is none. torch would wrap an error of a worker in its traceback."""
+    """An error in place of a batch; torch would wrap a worker's exception in its traceback."""
 
     words: str
 
 
 def make_batch(rules: TargetRules, read: Sequence[tuple[str, Tensor, Any]], broken: Sequence[BrokenImage]) -> Batch:
-    """Stack (name, image, target) of each image; the batch is empty if every image of it was broken."""
+    """Make a batch of (name, image, target) tuples; it is empty if every image was broken."""
     tensors = [image for _, image, _ in read]
     shapes = {tuple(tensor.shape) for tensor in tensors}
     if len(shapes) > 1:
-        raise DataError(f"The transform returned images of shapes {sorted(shapes)}; a batch needs one.")
+        raise DataError(f"The transform returned images of shapes {sorted(shapes)}; a batch needs a single shape.")
     images = torch.stack(tensors) if tensors else torch.empty(0)
     targets = rules.collate([target for _, _, target in read])
     return Batch(images, targets, tuple(name for name, _, _ in read), tuple(broken))
 
 
 def transformed(rules: TargetRules, transform: Transform, sample: Sample, *key: int) -> tuple[str, Tensor, Any]:
-    """Name, image and target after the transform, with random numbers from ``key`` alone."""
+    """Name, image and target after the transform, with random numbers that depend only on ``key``."""
     seed_everything(*key)
     image, target = rules.transformed(transform, sample)
     return sample.name, image, target
@@ -65,19 +65,19 @@ def transformed(rules: TargetRules, transform: Transform, sample: Sample, *key: 
 
 @dataclass(frozen=True)
 class ImageReader(Dataset[Any]):
-    """Batches of images that can be read in any order; a key is (epoch, number), numbered as ``BatchOrder`` does."""
+    """Batches of images that can be read in any order; a key is (epoch, number) as in ``BatchOrder``."""
 
     data: ImageData
     rules: TargetRules
     transform: Transform
     seed: int
     replace: bool
-    """Whether the next readable image stands in for a broken one."""
+    """Whether the next readable image replaces a broken one."""
     most_broken: float
-    """Search no further for a stand-in once more than so many are broken: the run stops then."""
+    """Number of broken images above which the run stops, so that no replacement is searched."""
 
     def __getitems__(self, keys: list[tuple[int, int]]) -> Batch | Failure:
-        """A whole batch at once, so that random states are put back once."""
+        """Read a whole batch, so that random states are restored only once."""
         try:
             return self._batch(keys)
         except DataError as error:
@@ -91,19 +91,21 @@ class ImageReader(Dataset[Any]):
                 found, sample, met = self._read(index)
                 broken += met
                 if sample is not None:
-                    drawn = found + copy * len(self.data)  # copies of an image look different
+                    drawn = found + copy * len(self.data)  # copies of an image get different transforms
                     read.append(transformed(self.rules, self.transform, sample, self.seed, epoch, drawn))
         return make_batch(self.rules, read, broken)
 
     def _read(self, index: int) -> tuple[int, Sample | None, list[BrokenImage]]:
-        """The image, or the next one that can be read, with its number and the broken ones before it."""
+        """The image or the next readable one, with its number and the broken ones before it."""
         broken: dict[str, BrokenImage] = {}
         for step in range(len(self.data) if self.replace else 1):
             number = (index + step) % len(self.data)
             try:
                 return number, self.data.read(number), list(broken.values())
             except BrokenImage as error:
-                broken[error.name] = BrokenImage(error.name, error.reason)  # without the traceback's frames
+                broken[error.name] = BrokenImage(
+                    error.name, error.reason
+                )  # without a traceback, which would keep its frames alive
                 if self.replace and len(broken) > self.most_broken:
                     return number, None, list(broken.values())
         if self.replace:
@@ -111,17 +113,17 @@ class ImageReader(Dataset[Any]):
         return index, None, list(broken.values())
 
 
-def as_it_is(batch: Batch | Failure) -> Batch | Failure:
-    """For DataLoader, which would collate: `ImageReader` has made the batch."""
+def identity(batch: Batch | Failure) -> Batch | Failure:
+    """Replace DataLoader's collation: the readers return whole batches."""
     return batch
 
 
 @dataclass(frozen=True)
 class StreamReader(IterableDataset[Batch | Failure]):
-    """Batches of shards that are read from beginning to end.
+    """Batches from shards that are read from beginning to end.
 
-    Each process takes every world-th shard and each of its workers a part of those, as one *lane*; batches come from
-    the lanes in turn. A lane that runs out in training begins again, so that every process has as many batches.
+    Each process takes every world-th shard and each of its workers a part of those, its *lane*. Batches come from the
+    lanes in turn. In training a lane that runs out starts again, so that all processes have the same number of batches.
     """
 
     data: StreamedData
@@ -132,9 +134,9 @@ class StreamReader(IterableDataset[Batch | Failure]):
     epoch: int
     start: int
     batches: int
-    """Batches of an epoch of training; not used in evaluation, whose lanes simply end."""
+    """Batches of a training epoch; not used in evaluation, where lanes simply end."""
     batch_size: int
-    """Images of this process in a batch."""
+    """Images per batch in this process."""
     rank: int
     world: int
     repeats: int = 1
@@ -148,7 +150,7 @@ class StreamReader(IterableDataset[Batch | Failure]):
     def _batches(self) -> Iterator[Batch]:
         info = get_worker_info()
         worker, lanes = (0, 1) if info is None else (info.id, info.num_workers)
-        lane = (worker + self.start) % lanes  # the first worker is asked first, whichever batch comes first
+        lane = (worker + self.start) % lanes  # DataLoader asks worker 0 first, also if the first batch is not batch 0
         passed = len(range(lane, self.start, lanes))
         last = len(range(lane, self.batches, lanes)) if self.train else None
         for raw in itertools.islice(self._raw_batches(lane, lanes), passed, last):
@@ -160,7 +162,7 @@ class StreamReader(IterableDataset[Batch | Failure]):
             yield batch
 
     def _images(self, lane: int, lanes: int) -> Iterator[tuple[int, Encoded]]:
-        """Images with a number of their own for their random numbers."""
+        """Images with a unique number, from which their random numbers derive."""
         count = len(self.data.shards)
         order = shuffled(count, self.seed, self.epoch) if self.train else list(range(count))
         own = order[self.rank :: self.world][lane::lanes]
@@ -177,7 +179,7 @@ class StreamReader(IterableDataset[Batch | Failure]):
                 raise DataError(f"The shards {first_few(self.data.shards[shard] for shard in own)} have no images.")
 
     def _decoded(self, raw: list[tuple[int, Encoded]]) -> Batch:
-        """In training a broken image's place is taken by the next readable one of the batch."""
+        """Decode a batch; in training the next readable image of the batch replaces a broken one."""
         read: list[tuple[int, Sample] | None] = []
         broken = []
         for number, encoded in raw:
@@ -202,7 +204,7 @@ def _next_readable(read: list[tuple[int, Sample] | None], place: int) -> tuple[i
 
 
 def mixed(images: Iterator[Any], key: int) -> Iterator[Any]:
-    """Each image once, in an order drawn from ``key``, holding `BUFFER` of them at a time."""
+    """Shuffle images with a buffer of `BUFFER`, in an order that depends on ``key``."""
     generator = torch.Generator().manual_seed(key)
     held: list[Any] = []
     for image in images:

@@ -1,7 +1,7 @@
 """WebDataset shards: tar files in which an image and its label share a name up to the first dot.
 
-Shards on disk are scanned once for where each image lies, so that they can be read in any order like single files.
-Shards behind URLs are streamed (`stream.py`).
+Shards on disk are scanned once for the offset of each image, so that images can be read in any order. Shards behind
+URLs are streamed (`stream.py`).
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ PLACEHOLDER = "{split}"
 
 
 class WholeTarInfo(tarfile.TarInfo):
-    """Refuses a shard that was cut off between two members, which Python's tarfile takes for one that ends there."""
+    """Raises for a shard that was cut off between two members, which Python's tarfile takes for its end."""
 
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> Self:
         try:
             return super().fromtarfile(archive)
         except (tarfile.EmptyHeaderError, tarfile.TruncatedHeaderError) as error:  # type: ignore[attr-defined]
-            raise tarfile.ReadError("it was cut off: its end mark is missing") from error
+            raise tarfile.ReadError("it was cut off: its end marker is missing") from error
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Member:
 
 @dataclass(frozen=True)
 class ShardImages:
-    """Images by their place in tar files, in numbers rather than objects because there are millions."""
+    """Images by their offset in tar files, as arrays of numbers because there may be millions."""
 
     shards: list[str]
     names: list[str]
@@ -75,7 +75,7 @@ class ShardImages:
 
 
 def open_shards(shards: list[str], split: str, request: Request) -> ImageData:
-    """Shards on disk, in the order given."""
+    """Open shards on disk, in the given order."""
     found = [(number, member) for number, shard in enumerate(shards) for member in _scan(shard)]
     where = f"wds:{shards[0]}" + (f" and {len(shards) - 1} more" if len(shards) > 1 else "")
     members = [member for _, member in found]
@@ -89,9 +89,9 @@ def open_shards(shards: list[str], split: str, request: Request) -> ImageData:
     written = [member.label for member in members if member.label is not None]
     if written and len(written) < len(members):
         first = next(i for i, member in enumerate(members) if member.label is None)
-        raise DataError(f"{pictures.name(first)} has no label, while {len(written)} other images have one.")
+        raise DataError(f"{pictures.name(first)} has no label, but {len(written)} other images have one.")
     if request.classes is not None and members and not written:
-        raise DataError(f"{where} has no labels; {len(request.classes)} classes were expected.")
+        raise DataError(f"{where} has no labels, but {len(request.classes)} classes were expected.")
     labels = written_labels(written, written, request, where, pictures.name) if written else None
     return image_data(pictures, split, labels, where)
 
@@ -101,14 +101,13 @@ def _scan(shard: str) -> Iterator[Member]:
         with tarfile.open(shard, "r:", tarinfo=WholeTarInfo) as archive:
             yield from (member for member, _ in members_of(archive, shard, contents=False))
     except (tarfile.TarError, OSError) as error:
-        raise DataError(f"{shard} is not a whole, uncompressed tar file: {error}") from error
+        raise DataError(f"{shard} is not a complete, uncompressed tar file: {error}") from error
 
 
 def members_of(archive: tarfile.TarFile, shard: str, contents: bool) -> Iterator[tuple[Member, bytes]]:
-    """Images with their labels, in the order of the archive; with ``contents``, their bytes, and b"" without.
+    """Images with their labels in the order of the archive, and their bytes if ``contents``, else b"".
 
-    What belongs together lies together, so that one pass is enough. Names without an image are left alone: shards
-    carry notes.
+    Files of one sample are adjacent, so one pass is enough. Samples without an image, such as notes, are ignored.
     """
     files = (entry for entry in archive if entry.isreg() and not entry.issparse())
     for key, group in itertools.groupby(files, key=lambda entry: _key(entry.name)[0]):
@@ -141,7 +140,7 @@ def _content(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> IO[bytes]:
 
 
 def _label(content: bytes, kind: str, where: str) -> str | None:
-    """The label as text; None in a JSON that has none."""
+    """The label as text; None if a JSON file has none."""
     try:
         if kind == "cls":
             return content.decode().strip()
@@ -152,7 +151,7 @@ def _label(content: bytes, kind: str, where: str) -> str | None:
 
 
 def find_shards(pattern: str, split: str) -> tuple[str, list[str]]:
-    """The split's name and its shards. `{split}` in the pattern becomes that name; ranges and globs are spelt out."""
+    """The split's name and its shards. `{split}` in the pattern becomes that name; ranges and globs are expanded."""
     check_harmless(pattern)
     if PLACEHOLDER not in pattern:
         check_undivided(split, Path(pattern).name.removesuffix(".tar"), f"wds:{pattern}")
@@ -170,14 +169,14 @@ def is_url(pattern: str) -> bool:
 
 
 def check_harmless(pattern: str) -> None:
-    """Shards are files or web addresses. Other schemes are not understood, and `pipe:` would run a command."""
+    """Raise ``DataError`` unless shards are files or http(s) URLs; `pipe:`, for one, would run a command."""
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", pattern)
     if scheme and not is_url(pattern):
-        raise DataError(f"wds:{pattern}: {scheme[1]!r} is not a way to shards. Give a path, http:// or https://.")
+        raise DataError(f"wds:{pattern}: {scheme[1]!r} is not supported. Use a path, http:// or https://.")
 
 
 def _existing(pattern: str, required: bool = True) -> list[str]:
-    """Every shard of a pattern. One that is named and not there is an error, unless the split itself is in doubt."""
+    """Every shard of a pattern. A missing shard is an error if ``required``."""
     found: list[str] = []
     for path in expand(pattern):
         there = is_url(path) or Path(path).is_file()
@@ -189,7 +188,7 @@ def _existing(pattern: str, required: bool = True) -> list[str]:
 
 
 def expand(pattern: str) -> Iterator[str]:
-    """Spell out `{000..146}` and `{a,b}`, the leftmost braces first; other braces stay as they are."""
+    """Expand `{000..146}` and `{a,b}`, leftmost braces first; other braces are unchanged."""
     match = re.search(r"\{(\d+)\.\.(\d+)\}|\{([^{}]*,[^{}]*)\}", pattern)
     if match is None:
         yield pattern

@@ -1,4 +1,4 @@
-"""What every kind of image data looks like once it is open."""
+"""The common form of all kinds of image data."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from foveate.data.targets import UNKNOWN
 
 
 class Pictures(Protocol):
-    """Where images come from, by number. Must survive being sent to a worker process."""
+    """A source of images by number. It must be picklable, for worker processes."""
 
     def __len__(self) -> int: ...
 
     def name(self, index: int) -> str:
-        """A name of its own for each image: it is what warnings say."""
+        """A unique name for each image, used in warnings."""
 
     def open(self, index: int) -> Image.Image:
-        """The image in whatever mode it is stored; any exception means that it is broken."""
+        """The image in its stored mode. Any exception means that it is broken."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class ImageData:
 
     pictures: Pictures
     split: str
-    """The split as the data call it, which may be another name than the one asked for."""
+    """The split's name in the data, which may differ from the requested name."""
     labels: NDArray[np.int64] | None
     classes: tuple[str, ...] | None
     num_classes: int | None
@@ -48,20 +48,24 @@ class ImageData:
         return self.labels is not None
 
     def read(self, index: int) -> Sample:
-        """The image with this number, or `BrokenImage`."""
+        """Read an image.
+
+        Raises:
+            BrokenImage: if it cannot be read.
+        """
         name = self.pictures.name(index)
         with broken_by_name(name):
             image = as_rgb(self.pictures.open(index))
         return Sample(image, self.target(index), name)
 
     def target(self, index: int) -> Any:
-        """What is known of the image with this number; other kinds of data than labeled images override it."""
+        """The target of an image; data with other targets than labels overrides this."""
         return UNKNOWN if self.labels is None else int(self.labels[index])
 
 
 @dataclass(frozen=True)
 class ChosenPictures:
-    """Some of the pictures."""
+    """A selection of pictures."""
 
     pictures: Pictures
     numbers: tuple[int, ...]
@@ -81,7 +85,7 @@ class ChosenPictures:
 
 @dataclass(frozen=True)
 class ImageSubset(ImageData):
-    """Some images of other data, read as those read them."""
+    """A selection of the images of other data."""
 
     whole: ImageData
     numbers: tuple[int, ...]
@@ -98,7 +102,7 @@ class ImageSubset(ImageData):
 
 
 def drawn_from(data: ImageData, limit: int | None, seed: int) -> ImageData:
-    """``limit`` of the images, drawn from all: the first ones of a folder would be of a few classes only."""
+    """Draw ``limit`` images at random; the first images of a folder would cover only a few classes."""
     if limit is None or limit >= len(data):
         return data
     numbers = tuple(sorted(random.Random(seed).sample(range(len(data)), limit)))
@@ -108,25 +112,25 @@ def drawn_from(data: ImageData, limit: int | None, seed: int) -> ImageData:
 
 
 def object_mask(pictures: Any, index: int) -> NDArray[np.bool_] | None:
-    """Where the object is, for pictures that know it."""
+    """Mask of the object, if the pictures have masks; else None."""
     return pictures.mask(index) if hasattr(pictures, "mask") else None
 
 
 @contextmanager
 def broken_by_name(name: str) -> Iterator[None]:
-    """Decoders raise nearly anything on damaged files, so anything means that the image is broken."""
+    """Turn any exception into `BrokenImage`, because decoders raise many kinds on damaged files."""
     try:
         yield
     except MemoryError:
         raise
-    except UnidentifiedImageError as error:  # its own words name a buffer in memory
-        raise BrokenImage(name, "it is in no image format that Pillow knows") from error
+    except UnidentifiedImageError as error:  # its message names a buffer in memory
+        raise BrokenImage(name, "Pillow does not recognize its image format") from error
     except Exception as error:
         raise BrokenImage(name, f"{type(error).__name__}: {error}") from error
 
 
 def image_data(pictures: Pictures, split: str, labels: Labels | None, where: str) -> ImageData:
-    """Open data, which must not be empty."""
+    """Make an ``ImageData``; raise ``DataError`` if it has no images."""
     if not len(pictures):
         raise DataError(f"{where} has no images.")
     if labels is None:

@@ -1,4 +1,4 @@
-"""Which of the splits that exist is meant: `val` may be called `valid`, `seg_train` is `train`."""
+"""Match split names: `val` may be called `valid`, and `seg_train` is `train`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ TRAIN = ("train", "training", "trainval")
 VALIDATION = ("val", "valid", "validation", "dev")
 TEST = ("test", "testing")
 ALL = "all"
-"""The split to ask for where data are not divided and all of them are meant."""
+"""The split that means all images of data without splits."""
 
 
 class Undivided(DataError):
-    """Data that have no splits were asked for one."""
+    """A split was requested of data without splits."""
 
 
 def is_training(split: str) -> bool:
@@ -23,9 +23,9 @@ def is_training(split: str) -> bool:
 
 
 def split_word(name: str) -> str | None:
-    """The split a name speaks of, by its last word: `seg_train`, `train2017` and `imagenet-val-{00..49}` do.
+    """The split that a name refers to by its last word: `seg_train`, `train2017`, `imagenet-val-{00..49}`.
 
-    The last word only, because `train_station` is a class.
+    Only the last word counts, because `train_station` is a class.
     """
     words = re.findall("[a-z]+", name.lower())
     return words[-1] if words and words[-1] in (*TRAIN, *VALIDATION, *TEST) else None
@@ -34,36 +34,39 @@ def split_word(name: str) -> str | None:
 def choose_split(split: str, available: Iterable[str], where: str) -> str:
     """The one of ``available`` that ``split`` means.
 
-    Its own name comes first, then another name for the same, then, for validation data, a test split: many
-    published sets have only that. A test split is never replaced by validation data.
+    The exact name comes first, then another name for the same split, then, for validation, a test split, because many
+    published datasets have only that. A test split is never replaced by validation data.
+
+    Raises:
+        DataError: if no split matches, or several do.
     """
     names = sorted(available)
     if split in names:
         return split
-    asked = split_word(split)
-    for words in _accepted(asked):
+    word = split_word(split)
+    for words in _accepted(word):
         found = [name for name in names if split_word(name) in words]
         if len(found) > 1:
-            raise DataError(f"{where} has several splits for {split!r}: {', '.join(found)}. Ask for one of them.")
+            raise DataError(f"{where} has several splits for {split!r}: {', '.join(found)}. Name one of them.")
         if found:
             return found[0]
     raise DataError(f"{where} has no split {split!r}; it has {', '.join(names) or 'none'}.")
 
 
-def _accepted(asked: str | None) -> tuple[tuple[str, ...], ...]:
-    if asked in TRAIN:
+def _accepted(word: str | None) -> tuple[tuple[str, ...], ...]:
+    if word in TRAIN:
         return (TRAIN,)
-    if asked in VALIDATION:
+    if word in VALIDATION:
         return VALIDATION, TEST
-    return (TEST,) if asked in TEST else ()
+    return (TEST,) if word in TEST else ()
 
 
 def check_undivided(split: str, name: str, where: str) -> None:
-    """Refuse to take training images for evaluation: undivided data are `train`, `all`, or the split in their name."""
+    """Raise ``Undivided`` unless ``split`` is `train`, `all` or in ``name``: training images must not be evaluated."""
     own = split_word(name)
     if split == ALL or is_training(split) or any(own in words for words in _accepted(split_word(split))):
         return
     raise Undivided(
-        f"{where} is not divided into splits, so it has no split {split!r}. Divide it, or ask for {ALL!r} to take all; "
-        "a run goes without evaluation by data.val= (nothing)."
+        f"{where} is not divided into splits, so it has no split {split!r}. Divide it, or use {ALL!r} for all images. "
+        "To train without evaluation, set data.val= to nothing."
     )

@@ -1,4 +1,4 @@
-"""WebDataset shards behind URLs, read from beginning to end: little is known of them beforehand."""
+"""WebDataset shards behind URLs, read from beginning to end; little is known about them in advance."""
 
 from __future__ import annotations
 
@@ -18,19 +18,23 @@ from foveate.data.source import broken_by_name
 from foveate.data.targets import UNKNOWN
 
 SECONDS = 60
-"""How long a silent server is waited for."""
+"""Timeout for a server that does not answer."""
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """One image of a stream, not yet decoded: resuming passes over many of these."""
+    """One image of a stream, not decoded yet, because resuming skips many of these."""
 
     content: bytes
     target: int
     name: str
 
     def read(self) -> Sample:
-        """The image, or `BrokenImage`."""
+        """Decode the image.
+
+        Raises:
+            BrokenImage: if it cannot be read.
+        """
         with broken_by_name(self.name):
             image = as_rgb(Image.open(io.BytesIO(self.content)))
         return Sample(image, self.target, self.name)
@@ -46,7 +50,7 @@ class StreamedData:
     num_classes: int | None
     labeled: bool
     length: int | None
-    """Images in all shards together, if it was given."""
+    """Number of images in all shards, if given."""
 
     def samples(self, shard: int) -> Iterator[Encoded]:
         """The images of one shard, in its order."""
@@ -54,7 +58,7 @@ class StreamedData:
             yield Encoded(content, self._number(member, shard), f"{self.shards[shard]}/{member.name}")
 
     def _number(self, member: Member, shard: int) -> int:
-        """A label is checked when it arrives; there is no earlier moment."""
+        """The class number of an image. Labels of a stream can only be checked as they arrive."""
         if not self.labeled:
             return UNKNOWN
         where = f"{self.shards[shard]}/{member.name}"
@@ -71,23 +75,23 @@ class StreamedData:
 
 
 def open_stream(shards: list[str], split: str, request: Request, length: int | None) -> StreamedData:
-    """Look at the first image only, to see whether the shards are there and have labels."""
+    """Open shards. Only the first image is read, to check that shards exist and have labels."""
     if length is not None and length < 1:
-        raise DataError(f"length is the number of images in all shards, 1 or more; got {length}.")
+        raise DataError(f"length, the number of images in all shards, must be at least 1, got {length}.")
     first = next(_stream(shards[0]), None)
     if first is None:
         raise DataError(f"{shards[0]} has no images.")
     labeled = first[0].label is not None
     count = len(request.classes) if request.classes is not None else request.num_classes
     if labeled and count is None:
-        raise DataError(f"{shards[0]} has labels, which cannot be counted in a stream. Give num_classes or classes.")
+        raise DataError(f"{shards[0]} has labels, whose number is unknown in a stream. Set num_classes or classes.")
     if not labeled and request.classes is not None:
-        raise DataError(f"{shards[0]} has no labels; {len(request.classes)} classes were expected.")
+        raise DataError(f"{shards[0]} has no labels, but {len(request.classes)} classes were expected.")
     return StreamedData(tuple(shards), split, request.classes, count if labeled else None, labeled, length)
 
 
 def _stream(url: str) -> Iterator[tuple[Member, bytes]]:
-    """A connection that breaks is an error: images that are merely far away are not broken ones."""
+    """Read a shard. A broken connection is an error and does not count as broken images."""
     try:
         with (
             urllib.request.urlopen(url, timeout=SECONDS) as reply,

@@ -1,4 +1,4 @@
-"""What is known of an image beside its pixels, on its way from the data to a batch."""
+"""Targets of images, from the data to a batch."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from torch import Tensor
 from foveate.data.images import DataError, Sample
 
 UNKNOWN = -1
-"""The integer label of an image without one."""
+"""Integer label of an unlabeled image."""
 
 
 class TargetRules(Protocol):
-    """How image and target are read together. A task decides it; it must survive being sent to a worker process."""
+    """How image and target are transformed and batched, such as a task. It must be picklable, for worker processes."""
 
     def transformed(self, transform: Any, sample: Sample) -> tuple[Tensor, Any]:
-        """The image and the target after ``transform``, which is one that these rules know how to call."""
+        """The image and the target after ``transform``."""
 
     def collate(self, targets: Sequence[Any]) -> Any:
-        """The targets of a batch."""
+        """Combine the targets of a batch."""
 
 
 class IntegerLabels:
-    """One integer for each image, which no transform of the image changes."""
+    """One integer per image, which transforms do not change."""
 
     def transformed(self, transform: Any, sample: Sample) -> tuple[Tensor, Any]:
         return transform_image(transform, sample), sample.target
@@ -35,7 +35,7 @@ class IntegerLabels:
 
 
 def transform_image(transform: Any, sample: Sample) -> Tensor:
-    """The image after a transform that leaves the target alone."""
+    """The image after a transform that does not concern the target."""
     tensor = transform(sample.image)
     if not isinstance(tensor, Tensor):
         raise DataError(f"The transform must return a tensor; it returned {type(tensor).__name__} for {sample.name}.")

@@ -1,4 +1,4 @@
-"""Named sets of torchvision. Nothing is downloaded unless that is asked for."""
+"""Datasets of torchvision by name. Nothing is downloaded unless requested."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ BY_NAME = {
 }
 UNDIVIDED = ("EuroSAT", "SUN397")
 WITHOUT_NAMES = {"GTSRB": 43, "PCAM": 2, "SVHN": 10, "USPS": 10}
-"""How many classes there are where torchvision has no names for them."""
+"""Number of classes of sets without class names in torchvision."""
 KNOWN = sorted((*BY_FLAG, *BY_NAME, *UNDIVIDED))
 
 
 @dataclass(frozen=True)
 class Named:
-    """A set of torchvision, without transforms."""
+    """A torchvision dataset without transforms."""
 
     dataset: Any
     where: str
@@ -56,7 +56,7 @@ class Named:
 
 @dataclass(frozen=True)
 class TorchvisionData(ImageData):
-    """Labels come with the images: torchvision has no one way to list them beforehand."""
+    """A torchvision dataset. Labels are read with images, because torchvision has no common way to list them."""
 
     pictures: Named
 
@@ -74,12 +74,12 @@ class TorchvisionData(ImageData):
 def open_torchvision(
     name: str, request: Request, root: str | Path | None = None, download: bool = False
 ) -> TorchvisionData:
-    """The set called ``name`` in ``root``; classes are numbered as torchvision numbers them."""
+    """Open the set called ``name`` in ``root``; classes are numbered as in torchvision."""
     where = f"torchvision:{name}"
     if name not in KNOWN:
-        raise DataError(f"{where} is not a set that can be opened by name. Known: {', '.join(KNOWN)}.")
+        raise DataError(f"{where} is not a supported dataset. Supported: {', '.join(KNOWN)}.")
     if root is None:
-        raise DataError(f"{where} needs root, the folder that has the set or shall have it (data.root of a run).")
+        raise DataError(f"{where} needs root, the folder of the dataset (data.root for a run).")
     split, options = _split(name, request.split, where)
     dataset = _build(name, Path(root), download, options, where)
     classes = getattr(dataset, "classes", None)
@@ -90,7 +90,7 @@ def open_torchvision(
 
 
 def _split(name: str, asked: str, where: str) -> tuple[str, dict[str, Any]]:
-    """The split as the set calls it, and the constructor's words for it."""
+    """The split's name in the dataset, and the constructor options for it."""
     if name in UNDIVIDED:
         check_undivided(asked, name, where)
         return asked, {}
@@ -100,21 +100,22 @@ def _split(name: str, asked: str, where: str) -> tuple[str, dict[str, Any]]:
 
 def _build(name: str, root: Path, download: bool, options: dict[str, Any], where: str) -> Any:
     if name == "Imagenette" and (root / "imagenette2").is_dir():
-        download = False  # torchvision refuses to download what is there
+        download = False  # torchvision fails if the data already exists
     try:
         return getattr(torchvision.datasets, name)(root=str(root), download=download, **options)
     except (OSError, RuntimeError) as error:
         raise DataError(
-            f"{where} cannot be opened in {root}: {error} (download=True fetches it, data.download=true in a run.)"
+            f"{where} cannot be opened in {root}: {error} "
+            "To download it, set download=True (data.download=true for a run)."
         ) from error
 
 
 def _check(names: tuple[str, ...] | None, count: int, request: Request, where: str) -> None:
     if request.num_classes not in (None, count):
-        raise DataError(f"{where} has {count} classes; {request.num_classes} were asked for.")
+        raise DataError(f"{where} has {count} classes, but num_classes={request.num_classes}.")
     if request.classes is not None and names is None:
-        raise DataError(f"{where} has no names for its {count} classes; {len(request.classes)} names were given.")
+        raise DataError(f"{where} has no names for its {count} classes, but {len(request.classes)} names were given.")
     if request.classes is not None and names is not None:
         check_same_classes(names, request.classes, where)
         if names != request.classes:
-            raise DataError(f"{where} numbers its classes in another order than the one given.")
+            raise DataError(f"{where} has its classes in another order than the given one.")

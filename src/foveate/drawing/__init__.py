@@ -6,7 +6,7 @@ A module in this package registers a picture with one function::
     def tokens(model, images, *, name="model", blocks=None):
         \"\"\"Which patches each token holds, block by block.\"\"\"
 
-``model`` is reduced or not, ``images`` are paths, ``name`` is the model's name above the picture. All other keyword
+``model`` may be reduced or not, ``images`` are paths, ``name`` is the title above the picture. All other keyword
 arguments are the picture's own: the command line passes an option to the pictures that take it. The listing shows the
 first line of the docstring.
 """
@@ -33,7 +33,7 @@ def picture(name: str) -> Callable[[Picture], Picture]:
 
     def decorate(draw: Picture) -> Picture:
         if name in _PICTURES:
-            raise ValueError(f"Two pictures are called {name!r}.")
+            raise ValueError(f"A picture named {name!r} is already registered.")
         _PICTURES[name] = draw
         return draw
 

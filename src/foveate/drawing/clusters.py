@@ -25,9 +25,9 @@ from foveate.models.clustr_attention import MultiScaleClusterAttention, Scale
 
 STAGE, STRENGTH = 3, 0.55
 SHOWN = 7
-"""Clusters that have a panel of their own."""
+"""Number of clusters that get their own panel."""
 LEGEND = (
-    "First the photograph and all clusters, each outlined and in its mean color; a token alone is unchanged. "
+    "First the photograph and all clusters, each outlined and filled with its mean color; single tokens are unchanged. "
     "Then the largest clusters one by one: attention sees the red part as one key and one value."
 )
 
@@ -44,12 +44,12 @@ def clusters(
     """Which tokens attention sees as one: the clusters of a stage (ClusTR), or of a block that clusters its keys.
 
     Args:
-        model: A ClusTR, or a model whose reduction clusters keys; it is run in evaluation mode and stays in its own.
-        images: Photographs, each with two groups of panels.
+        model: A ClusTR, or a model whose reduction clusters keys. It runs in evaluation mode; its mode is restored.
+        images: Photographs. Each gets two groups of panels.
         name: The model's name above the picture.
-        blocks: Blocks to show, from 0, negative ones from the end; of a ClusTR, one block of the stage. None shows the
-            last block that clusters.
-        stage: Stage to show, from 1, of a ClusTR.
+        blocks: Indices of the blocks to show; negative ones count from the end. For a ClusTR, one block of the stage.
+            None shows the last block that clusters.
+        stage: Stage of a ClusTR to show, from 1.
 
     Raises:
         ValueError: If an image cannot be read, or the model, stage or block has no clusters.
@@ -84,21 +84,23 @@ def cluster_maps(
     chosen = acting[-1:] if blocks is None else choose_blocks(blocks, len(trace))
     idle = [block for block in chosen if block not in acting]
     if idle or not chosen:
-        raise ValueError(f"Block {idle[0] if idle else 0} has no clusters. Blocks that have: {acting or 'none'}.")
+        raise ValueError(f"Block {idle[0] if idle else 0} has no clusters. Blocks with clusters: {acting or 'none'}.")
     return [TokenMap.of(trace, block) for block in chosen]
 
 
 def stage_maps(model: ClusTR, images: Tensor, number: int, blocks: Sequence[int] | None) -> list[TokenMap]:
     """Return the clusters of a stage of ClusTR, in its last block unless ``blocks`` names another."""
     if not 1 <= number <= len(model.stages):
-        raise ValueError(f"There are stages 1 to {len(model.stages)}; got --stage {number}.")
+        raise ValueError(f"The model has stages 1 to {len(model.stages)}; got --stage {number}.")
     stage: Any = model.stages[number - 1]
     (block,) = choose_blocks([-1] if blocks is None else blocks[:1], len(stage.blocks))
     attention = stage.blocks[block].attn
     if not isinstance(attention, MultiScaleClusterAttention) or not attention.clusters.ratios:
-        raise ValueError(f"Stage {number} has no clusters: its tokens attend to all tokens, or to a grid.")
+        raise ValueError(
+            f"Stage {number} has no clusters: its tokens attend to all tokens or to a grid. Choose another --stage."
+        )
     finder = stage.blocks[0 if stage.share else block].attn.clusters
-    scales, grid = _found_clusters(model, finder, images)
+    scales, grid = _find_clusters(model, finder, images)
     maps = []
     for _, scale in sorted(zip(finder.ratios, scales, strict=True), key=lambda pair: -pair[0]):
         owner = scale.clusters.owner[0].view(grid).cpu()
@@ -107,7 +109,7 @@ def stage_maps(model: ClusTR, images: Tensor, number: int, blocks: Sequence[int]
     return maps
 
 
-def _found_clusters(model: nn.Module, finder: nn.Module, images: Tensor) -> tuple[list[Scale], tuple[int, int]]:
+def _find_clusters(model: nn.Module, finder: nn.Module, images: Tensor) -> tuple[list[Scale], tuple[int, int]]:
     """Run the model and return the scales that ``finder`` found, and the grid of the tokens it clustered."""
     seen: list[tuple[list[Scale], tuple[int, int]]] = []
     hook = finder.register_forward_hook(lambda _, args, found: seen.append((found, args[1])))
@@ -116,7 +118,7 @@ def _found_clusters(model: nn.Module, finder: nn.Module, images: Tensor) -> tupl
     finally:
         hook.remove()
     if len(seen) > 1 or seen[0][0][0].clusters.owner.shape[0] != 1:
-        raise ValueError("Attention within windows clusters each window by itself; show an image of one window.")
+        raise ValueError("Windowed attention clusters each window separately. Use an image that fits into one window.")
     return seen[0]
 
 
@@ -126,9 +128,9 @@ def largest(pixels: Tensor, clusters: TokenMap, number: int = SHOWN) -> list[Pan
     photo, panels = fit_to_grid(pixels, clusters.grid).float(), []
     for cluster in sizes.argsort(descending=True, stable=True)[:number].tolist():
         drawn = tint(photo, repeat_to(clusters.owner == cluster, photo), RED, STRENGTH)
-        panels.append(Panel(to_pil_image(drawn.round().to(torch.uint8)), _tokens(int(sizes[cluster]))))
+        panels.append(Panel(to_pil_image(drawn.round().to(torch.uint8)), _count_text(int(sizes[cluster]))))
     return panels
 
 
-def _tokens(number: int) -> str:
+def _count_text(number: int) -> str:
     return "1 token" if number == 1 else f"{number} tokens"

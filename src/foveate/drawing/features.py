@@ -1,4 +1,4 @@
-"""Feature maps of chosen blocks beside the image (HVT, figure 3)."""
+"""Feature maps of chosen blocks next to the image (HVT, figure 3)."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def features(
     blocks: Sequence[int] | None = None,
     channels: int = 6,
 ) -> Image.Image:
-    """Feature maps of chosen blocks beside the image; pooled or merged tokens are spread back to their patches.
+    """Feature maps of chosen blocks next to the image; pooled or merged tokens are spread back to their patches.
 
     Each block shows its three main directions as red, green and blue, then the channels that vary most over the
     image, each from its lowest (dark) to its highest value (bright).
 
     Args:
-        model: Reduced or not; it is run in evaluation mode and stays in its own.
-        images: Photographs, one sheet each.
+        model: Reduced or not. It runs in evaluation mode; its mode is restored.
+        images: Photographs. Each gets one sheet.
         name: The model's name above the picture.
-        blocks: Blocks to show, from 0, negative ones from the end; None shows four.
-        channels: How many channels to show of each block.
+        blocks: Indices of the blocks to show; negative ones count from the end. None shows four.
+        channels: Number of channels to show for each block.
 
     Raises:
         ValueError: If an image cannot be read or the model does not have one of the blocks.
@@ -56,14 +56,14 @@ def features(
 
 @torch.no_grad()
 def feature_maps(model: nn.Module, images: Tensor, blocks: Sequence[int] | None) -> dict[str, Tensor]:
-    """Return the features (C, H, W) of one image after each block, by a heading with the number of tokens."""
+    """Return the features (C, H, W) of one image after each block, keyed by a heading with the number of tokens."""
     family = inspect(model)
     family.require_reducible()
     with evaluating(model):
         encoded = family.encode(images.to(next(model.parameters())), record=True)
     prefix, grid = family.num_prefix, family.grid_for(*images.shape[-2:])
     counts = [output.stream.tokens.shape[1] - prefix for output in encoded.blocks]
-    # exact_last_block leaves no patch tokens at the end: choose among the blocks before
+    # exact_last_block leaves no patch tokens at the end: choose among the earlier blocks
     depth = len(counts) if blocks is not None else max(1, sum(count > 0 for count in counts))
     found = {}
     for block in choose_blocks(blocks, depth):
@@ -73,7 +73,7 @@ def feature_maps(model: nn.Module, images: Tensor, blocks: Sequence[int] | None)
 
 
 def feature_strip(heading: str, found: Tensor, channels: int) -> Strip:
-    """Draw the panels of one block. Tokens are normalized first: large ones would hide the rest."""
+    """Draw the panels of one block. Tokens are normalized first, or large ones would hide the rest."""
     normed = layer_norm(found.permute(1, 2, 0).float(), found.shape[:1])
     panels = [Panel(enlarge(directions(normed), MAP_WIDTH), "3 main directions")]
     strongest = normed.flatten(0, 1).var(dim=0, correction=0).argsort(descending=True, stable=True)[:channels]

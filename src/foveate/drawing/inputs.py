@@ -1,4 +1,4 @@
-"""What pictures are drawn from: photographs as a model reads them, the model's title, and the blocks to show."""
+"""Inputs of a picture: photographs as a model reads them, the title, and the blocks to show."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from foveate.data.preprocessing import Preprocessing, open_image
 
 @dataclass(frozen=True)
 class Photo:
-    """A photograph, for people and for a model."""
+    """A photograph, for display and for a model."""
 
     name: str
     pixels: Tensor  # (3, H, W) bytes: the crop that the model sees
@@ -37,7 +37,7 @@ def read_photos(model: nn.Module, paths: Iterable[Path]) -> Iterator[Photo]:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put ``model`` into evaluation mode for a while; afterwards each module has its own mode again."""
+    """Put ``model`` into evaluation mode inside the context, then restore the mode of each module."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -54,7 +54,7 @@ def title(model: nn.Module, name: str) -> str:
 
 
 def choose_blocks(blocks: Sequence[int] | None, depth: int) -> list[int]:
-    """Resolve ``blocks``, where negative numbers count from the end. None chooses four from first to last.
+    """Resolve block indices; negative ones count from the end. None chooses four from first to last.
 
     Raises:
         ValueError: If the model does not have one of the blocks.

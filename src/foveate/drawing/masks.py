@@ -1,4 +1,4 @@
-"""Masks on a photograph: parts of it tinted, and lines between parts."""
+"""Masks on a photograph: tint parts of it, and draw lines between parts."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def outline(photo: Tensor, part: Tensor, shown: Tensor) -> Tensor:
 
     Args:
         photo: Pixels, as floats.
-        part: (H, W) number of the part that each pixel belongs to.
-        shown: (H, W) parts that get lines; a border needs one on either side of it.
+        part: (H, W) index of the part that each pixel belongs to.
+        shown: (H, W) pixels of the parts to outline; a border is drawn if either side is among them.
 
     Returns:
-        The photo with the first pixel behind each border in the color of lines.
+        The photo, with the first pixel after each border in the outline color.
     """
     border = torch.zeros_like(shown)
     border[1:] |= (part[1:] != part[:-1]) & (shown[1:] | shown[:-1])

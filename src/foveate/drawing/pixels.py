@@ -18,7 +18,7 @@ def to_pil_image(pixels: Tensor) -> Image.Image:
 
 
 def rescale(values: Tensor) -> Tensor:
-    """Rescale ``values`` to 0..1 between their 2nd and 98th percentile: outliers would flatten the rest."""
+    """Rescale ``values`` to 0..1 between their 2nd and 98th percentile, so that outliers do not flatten the rest."""
     low, high = (torch.quantile(values.float(), share) for share in (0.02, 0.98))
     return ((values - low) / (high - low).clamp(min=1e-12)).clamp(0, 1)
 

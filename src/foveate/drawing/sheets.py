@@ -1,4 +1,4 @@
-"""Sheets of small pictures with captions, on which all pictures are laid out."""
+"""Layout of all pictures: sheets of small panels with captions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Strip:
 
 
 def sheet(title: str, lead: Panel, strips: Sequence[Strip]) -> Image.Image:
-    """Lay out a large picture at the left, strips of small ones at its right, and a title above."""
+    """Lay out a large picture on the left, strips of small ones on its right, and a title above."""
     left = lead.image.width + 2 * GAP
     heights = [_strip_height(strip) for strip in strips]
     width = left + max(_strip_width(strip) for strip in strips) + GAP
@@ -67,7 +67,7 @@ def tile(title: str, groups: Sequence[Sequence[Panel]], note: str = "", columns:
 
 
 def stack(sheets: Sequence[Image.Image]) -> Image.Image:
-    """Put sheets below each other."""
+    """Stack sheets vertically."""
     canvas = Image.new("RGB", (max(s.width for s in sheets), sum(s.height for s in sheets)), PAPER)
     top = 0
     for one in sheets:

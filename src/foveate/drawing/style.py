@@ -41,7 +41,7 @@ def write(pen: ImageDraw.ImageDraw, place: tuple[int, int], text: str, size: int
 
 
 def write_lines(pen: ImageDraw.ImageDraw, place: tuple[int, int], lines: Sequence[str], size: int = TEXT) -> int:
-    """Write lines below each other and return the height at which the next one would start."""
+    """Write lines below each other and return the y coordinate of the next one."""
     left, top = place
     for line in lines:
         write(pen, (left, top), line, size)
@@ -63,7 +63,7 @@ def wrap(text: str, width: int, size: int = TEXT) -> list[str]:
 
 
 def shorten(text: str, width: int, size: int = TEXT) -> str:
-    """Cut the middle out of ``text`` if it is wider than ``width`` pixels, as file names may be."""
+    """Cut the middle out of ``text`` if it is wider than ``width`` pixels, e.g. a long file name."""
     font = ImageFont.load_default(size)
     half, short = len(text) // 2, text
     while half and font.getlength(short) > width:

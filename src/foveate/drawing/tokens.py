@@ -1,4 +1,4 @@
-"""Which patches each token holds, stage by stage, drawn from a trace and nothing else."""
+"""Which patches each token holds, stage by stage, drawn from a trace alone."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class TokenMap:
     caption: str
     owner: Tensor  # (rows, columns) token of each patch, -1 where it was dropped
     fuses: bool
-    """Whether a token of several patches is what a selection left over: fused, not merged."""
+    """Whether a token of several patches holds what a selection did not keep: fused, not merged."""
     overlaps: bool
-    """Whether a patch is in several tokens; it is drawn with the one it weighs most in."""
+    """Whether a patch belongs to several tokens; it is drawn with the one where its weight is largest."""
 
     @staticmethod
     def of(trace: Trace, block: int, image: int = 0) -> TokenMap:
-        """Read the map after ``block`` for one image of the batch; of keys, where the block reduces keys alone.
+        """Read the map after ``block`` for one image of the batch; it shows keys if the block reduces only keys.
 
         Raises:
             ValueError: If the trace does not have the block.
@@ -55,13 +55,13 @@ class TokenMap:
 
     @property
     def dropped(self) -> Tensor:
-        """(rows, columns) whether a patch is in no token."""
+        """(rows, columns) Whether a patch was dropped."""
         return self.owner < 0
 
     @property
     def shared(self) -> Tensor:
-        """(rows, columns) whether a patch's token holds other patches too."""
-        members = torch.bincount(self.owner.flatten() + 1)  # the dropped come first
+        """(rows, columns) Whether a patch shares its token with other patches."""
+        members = torch.bincount(self.owner.flatten() + 1)  # dropped patches (-1) come first
         return (members[self.owner + 1] > 1) & ~self.dropped
 
 
@@ -74,17 +74,17 @@ def tokens(
     A stage is a block after which there are fewer tokens, or in which there are fewer keys.
 
     Args:
-        model: A reduced model; it is run in evaluation mode and stays in its own.
-        images: Photographs, each with a group of panels.
+        model: A reduced model. It runs in evaluation mode; its mode is restored.
+        images: Photographs. Each gets a group of panels.
         name: The model's name above the picture.
-        blocks: Blocks to show, from 0, negative ones from the end; None shows the stages.
+        blocks: Indices of the blocks to show; negative ones count from the end. None shows the stages.
 
     Raises:
         ValueError: If the model is not reduced, an image cannot be read, or the model does not have one of the blocks.
     """
     if reducer_of(model) is None:
         raise ValueError(
-            f"{name} is not reduced: each patch stays a token, so there is nothing to show. "
+            f"{name} is not reduced: every patch keeps its own token, so there is nothing to show. "
             "Reduce it with --method, e.g. --method tome --remove 13."
         )
     groups, maps = [], []
@@ -98,7 +98,7 @@ def tokens(
 
 
 def map_panels(photo: Photo, maps: Sequence[TokenMap]) -> list[Panel]:
-    """Draw a photograph, and beside it each map of it."""
+    """Draw a photograph and, next to it, each of its maps."""
     plain = Panel(to_pil_image(fit_to_grid(photo.pixels, maps[0].grid)), photo.name)
     return [plain, *(Panel(draw_map(photo.pixels, one), one.caption) for one in maps)]
 
@@ -108,9 +108,9 @@ def draw_tokens(pixels: Tensor, trace: Trace, block: int, image: int = 0) -> Ima
 
     Args:
         pixels: The image as the model sees it, bytes (3, H, W).
-        trace: What ``fv.trace`` returned for a batch with this image.
-        block: Number of the block, from 0; negative ones count from the end.
-        image: Number of the image in the batch.
+        trace: The result of ``fv.trace`` for a batch with this image.
+        block: Index of the block; negative ones count from the end.
+        image: Index of the image in the batch.
 
     Raises:
         ValueError: If the trace does not have the block.
@@ -119,9 +119,9 @@ def draw_tokens(pixels: Tensor, trace: Trace, block: int, image: int = 0) -> Ima
 
 
 def stages(trace: Trace, most: int = MOST_STAGES) -> list[int]:
-    """Return the blocks that leave fewer tokens or keys; at most ``most``, evenly spaced up to the last.
+    """Return the blocks that reduce tokens or keys: at most ``most``, evenly spaced up to the last.
 
-    If there is no such block, this is the last block of the model.
+    If no block does, return the last block of the model.
     """
     steps = [step or keys for step, keys in zip(trace.steps, trace.key_steps, strict=True)]
     found = [block for block, step in enumerate(steps) if step is not None and step.num_out < step.num_in]
@@ -132,7 +132,7 @@ def stages(trace: Trace, most: int = MOST_STAGES) -> list[int]:
 
 
 def legend(maps: Sequence[TokenMap]) -> str:
-    """Explain what the panels show, and only that."""
+    """Explain the marks that occur in the panels, and no others."""
     merged = any(bool(one.shared.any()) and not one.fuses for one in maps)
     fused = any(bool(one.shared.any()) and one.fuses for one in maps)
     sentences = {
@@ -140,24 +140,27 @@ def legend(maps: Sequence[TokenMap]) -> str:
         "Faded: dropped.": any(bool(one.dropped.any()) for one in maps),
         "Outlined, in one color: patches merged into one token, drawn in their mean color.": merged,
         "Outlined, pale and tinted: patches fused into one token, tinted with their mean color.": fused,
-        "A patch in several tokens is drawn with the one it weighs most in.": any(one.overlaps for one in maps),
+        "A patch in several tokens is drawn with the one where its weight is largest.": any(
+            one.overlaps for one in maps
+        ),
     }
     return " ".join(sentence for sentence, applies in sentences.items() if applies)
 
 
-def draw_map(pixels: Tensor, held: TokenMap) -> Image.Image:
-    """Draw bytes (3, H, W) with the patches of ``held`` faded, averaged and outlined."""
-    photo = fit_to_grid(pixels, held.grid).float()
-    owner, shared, dropped = (repeat_to(values, photo) for values in (held.owner, held.shared, held.dropped))
-    mean = repeat_to(_mean_colors(photo, held.owner), photo)
+def draw_map(pixels: Tensor, token_map: TokenMap) -> Image.Image:
+    """Draw bytes (3, H, W) with the patches of ``token_map`` faded, averaged and outlined."""
+    photo = fit_to_grid(pixels, token_map.grid).float()
+    maps = (token_map.owner, token_map.shared, token_map.dropped)
+    owner, shared, dropped = (repeat_to(values, photo) for values in maps)
+    mean = repeat_to(_mean_colors(photo, token_map.owner), photo)
     faded = photo.lerp(color_tensor(MIST), FADED)
-    joined = faded.lerp(mean, TINTED) if held.fuses else mean
+    joined = faded.lerp(mean, TINTED) if token_map.fuses else mean
     drawn = torch.where(shared, joined, torch.where(dropped, faded, photo))
     return to_pil_image(outline(drawn, owner, shared).round().to(torch.uint8))
 
 
 def _with_keys_as_tokens(trace: Trace, block: int) -> Trace:
-    """Return the trace up to ``block`` with its reduction of keys as one of tokens; unchanged if it has none."""
+    """Return the trace with the key reduction of ``block`` as if it reduced tokens; unchanged if it has none."""
     keys = trace.key_steps[block]
     return trace if keys is None else replace(trace, steps=(*trace.steps[:block], keys))
 
@@ -167,7 +170,7 @@ def _caption(trace: Trace, block: int) -> str:
     if keys is not None:
         return f"keys in block {block}: {keys.num_out} of {patches}"
     left = trace.after(block).num_out
-    if left != trace.counts[block]:  # exact_last_block: patch tokens end inside
+    if left != trace.counts[block]:  # exact_last_block: no patch token leaves the block
         return f"in block {block}: {left} of {patches} tokens, then none"
     return f"after block {block}: {left} of {patches} tokens"
 
@@ -187,7 +190,7 @@ def _mean_colors(photo: Tensor, owner: Tensor) -> Tensor:
     """(3, rows, columns) mean color of all patches that share each patch's token; arbitrary for dropped ones."""
     rows, columns = owner.shape
     patches = photo.unflatten(2, (columns, -1)).unflatten(1, (rows, -1)).mean(dim=(2, 4)).flatten(1)
-    token = owner.flatten() + 1  # the dropped come first
+    token = owner.flatten() + 1  # dropped patches (-1) come first
     members = torch.bincount(token)
     total = patches.new_zeros(3, len(members)).index_add(1, token, patches)
     return (total / members.clamp(min=1))[:, token].unflatten(1, (rows, columns))

@@ -1,4 +1,4 @@
-"""How models are judged: one pass over images, one timer, one memory probe, one list of columns."""
+"""Evaluation of models: one pass over images, one timer, one memory probe, one list of columns."""
 
 from foveate.evaluation.environment import Environment, describe_environment
 from foveate.evaluation.memory import peak_memory

@@ -1,8 +1,8 @@
-"""The one list of what is known of a way to run a model.
+"""The columns of a comparison: the only list of what is reported about a candidate.
 
-The terminal's table, the CSV file, the keys of the JSON document, the table on the page and the one in docs/compare.md
-are all made from it. A new column is one entry here: its value is what a task's metrics call by that name, or what
-``value`` makes of the others.
+The terminal table, the CSV file, the keys of the JSON document, the table on the page and the one in docs/compare.md
+all come from it. To add a column, add one entry: its value is the task's metric of that name, or the result of
+``value``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from foveate.evaluation import numbers
 
 Row = Mapping[str, Any]
-"""An entry of a comparison, or a line of an evaluation, as plain data."""
+"""An entry of a comparison, or a row of an evaluation, as plain data."""
 
 
 @dataclass(frozen=True)
@@ -22,92 +22,93 @@ class Column:
     """One value of an entry."""
 
     name: str
-    """Its key in JSON and CSV."""
+    """The key in JSON and CSV."""
     meaning: str
-    """One line, for the page and for people who read results.json."""
+    """One line, for the page and for readers of results.json."""
     title: str = ""
-    """Its head on the page; empty: it is not shown there."""
+    """The column header on the page; empty if it is not shown there."""
     head: str = ""
-    """Its head on a terminal, without the unit; empty: it is not shown there."""
+    """The column header in the terminal, without the unit; empty if it is not shown there."""
     measured: str = ""
-    """How it is measured, in Markdown for docs/compare.md; empty: not listed there."""
+    """How it is measured, in Markdown for docs/compare.md; empty if it is not listed there."""
     format: Callable[[Any], str] = str
-    """The number as text, without its unit."""
+    """Formats a value, without its unit."""
     unit: str = ""
     """``%``, ``x``, ``MiB``, ..."""
     higher_is_better: bool = True
     brief: bool = True
-    """Whether there is room for it in the terminal's table of a comparison."""
+    """Whether the terminal table of a comparison has room for it."""
     parts: tuple[str, ...] = ()
-    """Names of the columns of a CSV file that a pair is written to."""
+    """CSV columns that a pair is written to."""
     value: Callable[[Row], Any] | None = None
-    """Makes the value of other ones, for a column that nobody measures."""
+    """Computes the value from the other columns of a row; None if it is measured."""
 
     def text(self, value: Any) -> str:
-        """A value as text, without its unit."""
+        """Format a value, without its unit."""
         return self.format(value) if numbers.known(value) else numbers.UNKNOWN
 
     @property
     def terminal_head(self) -> str:
-        """``agreement %``; a factor has its x beside each number."""
+        """The header with its unit, ``agreement %``; factors show their x with each number."""
         return f"{self.head} {self.unit}" if self.unit not in ("", "x", self.head) else self.head
 
     def terminal_text(self, value: Any) -> str:
+        """Format a value for the terminal; a factor has its x."""
         return f"{self.text(value)}x" if self.unit == "x" and numbers.known(value) else self.text(value)
 
     def flat(self, value: Any) -> dict[str, Any]:
-        """The value as one or more cells of a CSV file."""
+        """Return the value as one or more CSV cells."""
         if self.parts:
             return dict(zip(self.parts, value or (None,) * len(self.parts), strict=True))
         return {self.name: " ".join(map(str, value)) if isinstance(value, list | tuple) else value}
 
 
 COLUMNS: tuple[Column, ...] = (
-    Column("method", "registered name of the method, with options that are not the defaults"),
-    Column("label", "name of the method for people"),
+    Column("method", "registered name of the method, with non-default options"),
+    Column("label", "display name of the method"),
     Column("kind", "none, select, merge, cluster, pool or learned"),
-    Column("budget", "share of MACs asked for", "Budget", format=numbers.short, higher_is_better=False),
+    Column("budget", "requested share of the MACs", "Budget", format=numbers.short, higher_is_better=False),
     Column(
         "agreement",
-        "images on which the decision is that of the unreduced model",
+        "images with the same decision as the unreduced model",
         "Agreement",
         "agreement",
-        "images on which the candidate's first class is the unreduced model's; needs no labels",
+        "images on which the candidate's top class is the unreduced model's; needs no labels",
         numbers.percent,
         "%",
     ),
     Column(
         "top1",
-        "images whose label is the first guess",
+        "images whose label is the top prediction",
         "Top-1",
         "top-1",
-        "images whose label is the first class; only if labels exist and mean the model's classes, else a note says "
-        "why not",
+        "images whose label is the top class; only if labels exist and match the model's classes, otherwise a note "
+        "explains why not",
         numbers.percent,
         "%",
     ),
     Column(
         "top5",
-        "images whose label is among the first five guesses",
+        "images whose label is among the top five predictions",
         "Top-5",
         "top-5",
-        "images whose label is among the first five classes; as top-1",
+        "images whose label is among the top five classes; as top-1",
         numbers.percent,
         "%",
         brief=False,
     ),
     Column(
         "images_per_second",
-        "images per second, at the batch size and threads given below",
+        "images per second, with the batch size and threads given below",
         "Images/s",
         "img/s",
-        "the speed-up times one rate, the median of all timings of the unreduced model in this run, so that a slow "
-        "minute of the machine favors nobody",
+        "the speed-up times one rate, the median of all timings of the unreduced model in this run, so a slow "
+        "minute of the machine favors no candidate",
         numbers.rate,
     ),
     Column(
         "speed_up",
-        "over the unreduced model: the median, and the quartiles in brackets",
+        "speed relative to the unreduced model: the median, with quartiles in parentheses",
         "Speed-up",
         "speed-up",
         "time of the unreduced model over time of the candidate: the median over rounds in which unreduced model, "
@@ -122,7 +123,7 @@ COLUMNS: tuple[Column, ...] = (
     ),
     Column(
         "mac_ratio",
-        "multiply-accumulates, of the unreduced model's",
+        "multiply-accumulates, as a share of the unreduced model's",
         "MACs",
         "MACs",
         "true multiply-accumulates of one image, as a share of the unreduced model's",
@@ -132,78 +133,78 @@ COLUMNS: tuple[Column, ...] = (
     ),
     Column(
         "kl",
-        "mean divergence of the predictions from the unreduced model's, nats",
+        "mean KL divergence of the predictions from the unreduced model's, in nats",
         "KL",
         "KL",
-        r"mean KL(unreduced \|\| candidate) of the predicted probabilities, in nats; it sees changes that flip no "
-        "decision",
+        r"mean KL(unreduced \|\| candidate) of the predicted probabilities, in nats; it also shows changes that do not "
+        "flip a decision",
         numbers.divergence,
         higher_is_better=False,
     ),
-    Column("efficiency", "speed over that of the free slice: 1 if choosing tokens costs no time"),
+    Column("efficiency", "speed relative to the free slice: 1 if choosing tokens takes no time"),
     Column(
         "overhead",
-        "share of its time that choosing tokens costs",
+        "share of the time spent on choosing tokens",
         "Overhead",
         "overhead",
-        "share of a candidate's time that choosing tokens costs: 1 - efficiency, where efficiency is its speed over "
-        "that of the *free slice*, which has the same token counts and cuts tokens off unseen. Below 0 is noise, and "
-        "shown as 0",
+        "share of a candidate's time spent on choosing tokens: 1 - efficiency, where efficiency is its speed relative "
+        "to the *free slice*, which has the same token counts but drops tokens without choosing. Values below 0 are "
+        "noise and shown as 0",
         numbers.whole_share,
         "%",
         higher_is_better=False,
     ),
     Column(
         "memory_mib",
-        "extra memory of one batch, at its peak",
+        "peak extra memory of one batch",
         "Memory",
         "MiB",
-        "the most memory that one batch holds at a time beyond weights and images. On a CPU every allocation of "
-        "torch's allocator is added up in one profiled pass; scratch memory that a library takes from elsewhere is not "
-        "seen. On CUDA it is the allocator's own peak. Other devices: not measured",
+        "peak memory of one batch beyond weights and images. On a CPU, one profiled pass adds up every allocation of "
+        "torch's allocator; scratch memory that a library allocates by other means is not included. On CUDA it is the "
+        "allocator's own peak. Not measured on other devices",
         numbers.whole,
         "MiB",
         higher_is_better=False,
     ),
     Column(
         "on_object",
-        "how much of the last tokens lies on the object",
+        "share of the final tokens that lie on the object",
         "On object",
         "on object",
-        "built-in scenes only, over 24 of them: the share of the last tokens that lie on the object, a merged token "
-        "counted by the mean of its patches",
+        "built-in scenes only, over 24 of them: the share of the final tokens that lie on the object; a merged token "
+        "counts as the mean of its patches",
         numbers.percent,
         "%",
     ),
     Column(
         "pareto",
-        "whether no other is at least as fast and as faithful, and better in one of both",
-        measured="on the Pareto front, marked `*`: no other is at least as fast and as faithful, and better in one of "
-        "both",
+        "whether no other setting is at least as fast and as faithful, and better in one of the two",
+        measured="on the Pareto front, marked `*`: no other setting is at least as fast and as faithful, and better in "
+        "one of the two",
     ),
     Column("macs", "multiply-accumulates of one image", head="GMACs", format=numbers.billions),
     Column("params", "parameters"),
     Column("counts", "patch tokens after each block"),
-    Column("exact_last_block", "whether the last block is computed for the class token alone"),
-    Column("python", "the lines that apply it"),
+    Column("exact_last_block", "whether the last block is computed only for the class token"),
+    Column("python", "Python code that applies it"),
 )
 BY_NAME = {column.name: column for column in COLUMNS}
 IN_COMPARISONS = tuple(column for column in COLUMNS if column.head and column.title and column.brief)
-"""Columns of the terminal's table of a comparison."""
+"""Columns of a comparison's terminal table."""
 
 
 def with_values(row: Row) -> dict[str, Any]:
-    """A row with the columns that are made of others."""
+    """Add the columns that are computed from others to a row."""
     return {**row, **{c.name: c.value(row) for c in COLUMNS if c.value is not None}}
 
 
 def known_columns(columns: Iterable[Column], rows: Sequence[Row]) -> list[Column]:
-    """The columns of which something is known in any row."""
+    """Return the columns with a known value in any row."""
     return [c for c in columns if any(numbers.known(row.get(c.name)) for row in rows)]
 
 
 def flat_row(row: Row) -> dict[str, Any]:
-    """A row as the cells of a CSV file, in the order of the columns."""
+    """Return a row as CSV cells, in the order of the columns."""
     cells: dict[str, Any] = {}
     for column in COLUMNS:
         if column.name in row:
@@ -212,11 +213,11 @@ def flat_row(row: Row) -> dict[str, Any]:
 
 
 def keys_in_words() -> str:
-    """The keys of a row, for a command's help."""
+    """List the keys of a row, for a command's help."""
     return ", ".join(column.name for column in COLUMNS)
 
 
 def as_markdown() -> str:
-    """The table of docs/compare.md."""
+    """Return the table of docs/compare.md."""
     rows = [(column.terminal_head or column.name, column.measured) for column in COLUMNS if column.measured]
     return "\n".join(["| column | how it is measured |", "|---|---|", *(f"| {head} | {text} |" for head, text in rows)])

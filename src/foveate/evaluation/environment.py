@@ -1,4 +1,4 @@
-"""Where a number was measured. A timing means nothing without its machine."""
+"""The machine and versions behind a measurement: a timing means nothing without them."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ class Environment:
     threads: int
     """Threads torch uses inside one operation."""
     device: str
-    """Where the model ran; an accelerator is named."""
+    """Where the model ran, with the name of an accelerator."""
     dtype: str
     torch: str
     timm: str
     foveate: str
 
     def __str__(self) -> str:
-        machine = f"{self.cpu}, {_counted(self.cores, 'core')}, {_counted(self.threads, 'thread')}"
+        machine = f"{self.cpu}, {_count_text(self.cores, 'core')}, {_count_text(self.threads, 'thread')}"
         versions = f"torch {self.torch}, timm {self.timm}, foveate {self.foveate}"
         return f"{machine}; {self.dtype} on {self.device}; {versions}"
 
 
 def describe_environment(device: torch.device, dtype: torch.dtype) -> Environment:
-    """The environment as it is now, thread setting included."""
+    """Describe the current environment, including torch's number of threads."""
     return Environment(
         cpu=cpu_name(),
         cores=available_cores(),
@@ -52,13 +52,13 @@ def describe_environment(device: torch.device, dtype: torch.dtype) -> Environmen
 
 
 def cpu_name() -> str:
-    """The processor's name as the system gives it; the bare architecture where it gives none."""
+    """Return the processor's name from the operating system, or the architecture if it has none."""
     named = {"Linux": _linux_cpu_name, "Darwin": _mac_cpu_name}.get(platform.system(), platform.processor)()
     return named or platform.processor() or platform.machine() or "unknown processor"
 
 
 def available_cores() -> int:
-    """Cores this process may run on, which can be fewer than the machine has."""
+    """Return the number of cores this process may use, which can be fewer than the machine has."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -85,5 +85,5 @@ def _device_name(device: torch.device) -> str:
     return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
 
 
-def _counted(number: int, noun: str) -> str:
+def _count_text(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

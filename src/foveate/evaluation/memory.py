@@ -1,4 +1,4 @@
-"""How much memory one pass of a model needs."""
+"""Peak memory of one forward pass."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from torch.profiler import ProfilerActivity, profile
 
 @torch.inference_mode()
 def peak_memory(model: nn.Module, images: Tensor) -> float | None:
-    """Most MiB that one pass holds at a time beyond weights and images, as torch's own allocator counts them.
+    """Return the peak memory of one pass in MiB, beyond weights and images, as counted by torch's allocator.
 
-    None for devices whose allocator is not watched.
+    Returns:
+        MiB on CPU and CUDA; None on other devices, which are not measured.
     """
     if images.device.type == "cuda":
         return _peak_on_cuda(model, images)

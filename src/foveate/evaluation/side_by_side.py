@@ -1,7 +1,7 @@
-"""One pass over images, in which several models predict side by side.
+"""One pass over images in which several models predict side by side.
 
-It serves ``foveate eval``, the fidelity of a comparison and the validation of a training run. Every model sees every
-batch; they take turns at it, in rotating order, so that times are comparable too.
+``foveate eval``, comparisons and the validation of a training run use it. Every model sees every
+batch, in rotating order, so that times are comparable too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from foveate.tasks.base import first, to_device
 
 
 class Judge(Protocol):
-    """What is predicted, and what counts: a task, or the objective of a training run."""
+    """Defines what is predicted and measured: a task, or the objective of a training run."""
 
     def predict(self, model: nn.Module, images: Tensor) -> Any: ...
 
@@ -49,7 +49,7 @@ class Pair(NamedTuple):
 
 
 def first_images(batches: Iterable[Labeled], limit: int | None) -> Iterator[Pair]:
-    """The first ``limit`` images of ``batches``; all of them if it is None."""
+    """Yield the first ``limit`` images of ``batches``; all of them if it is None."""
     seen = 0
     for batch in batches:
         left = len(batch.images) if limit is None else min(len(batch.images), limit - seen)
@@ -61,7 +61,7 @@ def first_images(batches: Iterable[Labeled], limit: int | None) -> Iterator[Pair
 
 @dataclass(frozen=True)
 class Predicted:
-    """One batch, and what every model made of it."""
+    """The predictions of every model for one batch."""
 
     predictions: dict[str, Any]
     targets: Any
@@ -71,17 +71,18 @@ class Predicted:
 
 @dataclass
 class Evaluation:
-    """What several models came to so far, and the time that each took."""
+    """The metrics of several models so far, and the time that each took."""
 
     metrics: dict[str, Metrics]
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
     def images(self) -> int:
+        """Number of images so far."""
         return next(iter(self.metrics.values())).images
 
     def per_second(self, name: str) -> float:
-        """Images per second of one model."""
+        """Return the images per second of one model."""
         return self.metrics[name].images / self.seconds[name]
 
 
@@ -94,15 +95,15 @@ def predict_side_by_side(
     dtype: torch.dtype | None = None,
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> Iterator[Predicted]:
-    """What every model predicts for every batch.
+    """Yield the predictions of every model for every batch.
 
     Args:
-        models: By name. They are used as they are: put them on ``device`` and into evaluation mode before.
+        models: Models by name. The caller puts them on ``device`` and into evaluation mode.
         batches: Images with their targets.
-        predict: Runs a model on images; ``Task.predict``.
-        device: Where images and targets are put.
-        dtype: Precision of the images; default: as they come.
-        autocast: A context to predict in.
+        predict: Runs a model on images, e.g. ``Task.predict``.
+        device: Where images and targets are moved.
+        dtype: Precision of the images. Default: unchanged.
+        autocast: Makes the context to predict in.
     """
     for turn, batch in enumerate(batches):
         images, targets = batch.images.to(device, dtype), to_device(batch.targets, device)
@@ -125,20 +126,26 @@ def evaluate(
     so_far: Evaluation | None = None,
     after_batch: Callable[[Evaluation], None] | None = None,
 ) -> Evaluation:
-    """Metrics of every model over all batches.
+    """Compute the metrics of every model over all batches.
 
-    A batch counts for all models or for none, also if it is interrupted.
+    A batch counts for all models or for none, even if the pass is interrupted.
 
     Args:
-        models: By name.
+        models: Models by name.
         batches: Images with their targets.
         judge: A task, or a training objective.
-        device: Where images and targets are put.
-        dtype: Precision of the images; default: as they come.
-        autocast: A context to predict in.
-        compare: Whether predictions are compared with those of the first model.
-        so_far: What was counted of earlier batches; it is added to, and returned.
-        after_batch: Called with what is counted so far.
+        device: Where images and targets are moved.
+        dtype: Precision of the images. Default: unchanged.
+        autocast: Makes the context to predict in.
+        compare: Whether to compare predictions with those of the first model.
+        so_far: Metrics of earlier batches. They are updated and returned.
+        after_batch: Called after each batch with the metrics so far.
+
+    Returns:
+        The metrics and times of all models.
+
+    Raises:
+        ValueError: If a prediction is not finite or, with ``compare``, cannot be compared.
     """
     found = start(models, judge) if so_far is None else so_far
     first = next(iter(models))
@@ -157,12 +164,12 @@ def evaluate(
 
 
 def start(models: Iterable[str], judge: Judge) -> Evaluation:
-    """An evaluation that has seen nothing yet."""
+    """Return an empty evaluation."""
     return Evaluation({name: judge.metrics() for name in models})
 
 
 def over_processes(metrics: Metrics) -> Metrics:
-    """What all processes of a distributed run counted together; ``metrics`` itself if there is one process."""
+    """Merge the metrics of all processes of a distributed run; ``metrics`` itself if there is only one."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return metrics
     states: list[Any] = [None] * torch.distributed.get_world_size()

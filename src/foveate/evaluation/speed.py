@@ -1,11 +1,11 @@
-"""How fast a reduced model really is, against the unreduced one and against the best its counts allow.
+"""Measured speed of a reduced model, against the unreduced one and against the limit of its token counts.
 
 Three models take turns: the *unreduced* one, the *reduced* one, and the *free slice*, which has the same token
-counts in the same places but cuts tokens off without choosing. The free slice is what these counts could give at
-most in this runtime, so ``reduced / free slice`` is what the choosing itself costs.
+counts in the same places but drops tokens without choosing. The free slice is the fastest that these counts can be in
+this runtime, so ``reduced / free slice`` is the cost of choosing tokens.
 
-Each round times all three once, in an order that rotates from round to round, and ratios are formed inside a round:
-a machine that slows down slows all three.
+Each round times all three once, in an order that rotates from round to round. Ratios are taken within a round, since a
+machine that slows down slows all three.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ UNREDUCED, REDUCED, FREE_SLICE = "unreduced", "reduced", "free slice"
 
 @dataclass(frozen=True)
 class SpeedResult:
-    """Medians over rounds; the two ratios of times are medians of the ratios within each round."""
+    """Medians over rounds. The speed-up and the efficiency are medians of the ratios within each round."""
 
     unreduced_per_second: float
     """Images per second of the unreduced model."""
     reduced_per_second: float
     free_slice_per_second: float
     speed_up: float
-    """Time of the unreduced model over time of the reduced one."""
+    """Time of the unreduced model divided by the time of the reduced one."""
     speed_up_quartiles: tuple[float, float]
-    """First and third quartile of the speed-up over rounds: how steady the machine was."""
+    """First and third quartile of the speed-up over rounds; they show how steady the machine was."""
     mac_ratio: float
-    """MACs of the unreduced model over MACs of the reduced one."""
+    """MACs of the unreduced model divided by the MACs of the reduced one."""
     realized: float = field(init=False)
-    """Share of the MAC ratio that arrived as speed: speed_up / mac_ratio."""
+    """Share of the MAC ratio that became speed: speed_up / mac_ratio."""
     efficiency: float
-    """Reduced over free-slice images per second: 1 if choosing tokens cost no time."""
+    """Images per second relative to the free slice: 1 if choosing tokens takes no time."""
     efficiency_quartiles: tuple[float, float]
     batch_size: int
     image_size: tuple[int, int, int]
@@ -78,29 +78,35 @@ def measure_speed(
     device: str | torch.device = "cpu",
     progress: Progress | None = None,
 ) -> SpeedResult:
-    """Time ``model`` unreduced, reduced and as a free slice, on copies of it; the model itself is not touched.
+    """Time copies of ``model``: unreduced, reduced and as a free slice. The model itself does not change.
 
-    Images are noise, which is as good as any: token counts do not depend on them.
+    The images are noise, since token counts do not depend on them.
 
     Args:
         model: An unreduced model.
-        method: How tokens are reduced: a method or its name, or a whole ``Reduction``.
-        schedule: How many are kept; None for a method that fixes its own counts.
+        method: A method, its name, or a complete ``Reduction``.
+        schedule: How many tokens to keep; None for a method with fixed counts.
         batch_size: Images in a batch.
-        image_size: (channels, height, width); default: what the model was made for.
-        rounds: How often every variant is timed; default: as often as fits into ``seconds``, 6 times at least.
+        image_size: (channels, height, width). Default: the model's own.
+        rounds: How often to time every variant. Default: as often as fits into ``seconds``, at least 6 times.
         seconds: How long to measure if ``rounds`` is not given.
-        warmup: Rounds before, which do not count.
-        threads: torch's threads while measuring; default: as they are.
+        warmup: Rounds before the measurement.
+        threads: torch's threads while measuring. Default: unchanged.
         exact_last_block: See ``reduce_``.
         unit_qk: See ``reduce_``.
-        dtype: Precision of weights and images; default: the model's own.
+        dtype: Precision of weights and images. Default: the model's own.
         device: Where to run.
         progress: Called after each round.
+
+    Returns:
+        Medians, ratios and the environment of the measurement.
+
+    Raises:
+        ValueError: If a number, the device, the reduction or the image size cannot be used.
     """
     check_positive(batch_size=batch_size, warmup=warmup, rounds=rounds, threads=threads)
     if not seconds > 0:
-        raise ValueError(f"seconds is a time to measure for, above 0; got {seconds}.")
+        raise ValueError(f"seconds must be above 0, got {seconds}.")
     place = checked_device(device)
     size = _full_size(model, image_size)
     variants = _variants(model, as_reduction(method, schedule, exact_last_block, unit_qk), size)
@@ -124,7 +130,7 @@ def summarize(
     image_size: tuple[int, int, int],
     environment: Environment,
 ) -> SpeedResult:
-    """Medians of the times, and medians of ratios paired within a round."""
+    """Return medians of the times, and medians of ratios paired within a round."""
     speed_ups = [r[UNREDUCED] / r[REDUCED] for r in rounds]
     efficiencies = [r[FREE_SLICE] / r[REDUCED] for r in rounds]
     per_second = {name: batch_size / median(r[name] for r in rounds) for name in (UNREDUCED, REDUCED, FREE_SLICE)}
@@ -146,7 +152,7 @@ def summarize(
 
 @dataclass(frozen=True)
 class _TheseCounts(Schedule):
-    """Counts already resolved for the images at hand, whatever size the model was made for."""
+    """Counts already resolved for the given images, regardless of the model's own image size."""
 
     resolved: tuple[int, ...]
 
@@ -155,22 +161,22 @@ class _TheseCounts(Schedule):
 
 
 def _variants(model: nn.Module, reduction: Reduction, size: tuple[int, int, int]) -> dict[str, nn.Module]:
-    """Three models that share nothing: a copy of ``model``, one reduced, and one cut to the same counts.
+    """Return three independent copies of ``model``: unreduced, reduced, and sliced to the same counts.
 
     Unit queries and keys are part of the model, so all three have them.
     """
     reduced = reduction.apply_(copy.deepcopy(model))
     free = free_slice(reduced, inspect(reduced).grid_for(*size[1:])).apply_(copy.deepcopy(model))
-    whole = Reduction(unit_qk=reduction.unit_qk).apply_(copy.deepcopy(model))
-    return {UNREDUCED: whole, REDUCED: reduced, FREE_SLICE: free}
+    unreduced = Reduction(unit_qk=reduction.unit_qk).apply_(copy.deepcopy(model))
+    return {UNREDUCED: unreduced, REDUCED: reduced, FREE_SLICE: free}
 
 
 def free_slice(model: nn.Module, grid: tuple[int, int] | None = None) -> Reduction:
-    """The reduction that cuts tokens blindly to the counts of a reduced ``model``, the limit of its speed.
+    """Return the reduction that drops tokens blindly to the counts of a reduced ``model``: the limit of its speed.
 
     Args:
         model: A reduced model.
-        grid: Rows and columns of patches of the images; default: those of the model's own size.
+        grid: Rows and columns of patches. Default: those of the model's own image size.
     """
     reducer = reducer_of(model)
     if reducer is None or reducer.method is None:
@@ -196,6 +202,6 @@ def _full_size(model: nn.Module, image_size: Sequence[int] | None) -> tuple[int,
     if image_size is None:
         return inspect(model).image_size
     if len(image_size) != 3:
-        raise ValueError(f"image_size is (channels, height, width); got {tuple(image_size)}.")
+        raise ValueError(f"image_size must be (channels, height, width), got {tuple(image_size)}.")
     channels, height, width = image_size
     return channels, height, width

@@ -1,4 +1,4 @@
-"""The one timer. Models take turns, in an order that rotates, so that a machine that slows down slows all alike."""
+"""Interleaved timing: models take turns in rotating order, so a machine that slows down affects all of them alike."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ FEWEST_ROUNDS = 6
 PHASE = "rounds"
 
 Timer = Callable[[], float]
-"""Runs a model once and returns the seconds that took."""
+"""Runs a model once and returns the seconds it took."""
 Round = Mapping[str, float]
-"""Seconds of each variant in one round."""
+"""Seconds of each variant in one round, by name."""
 T = TypeVar("T")
 
 
 def interleave(
     timers: Mapping[str, Timer], rounds: int | None, seconds: float = 0.0, progress: Progress | None = None
 ) -> list[Round]:
-    """Time every variant once a round, for ``rounds`` rounds or else about ``seconds``.
+    """Time every variant once per round, for ``rounds`` rounds, or for about ``seconds`` if it is None.
 
-    The order rotates (ABC, BCA, CAB), so that none always follows the same one.
+    The order rotates (ABC, BCA, CAB), so that no variant always follows the same one.
     """
     names = list(timers)
     results: list[Round] = []
@@ -43,28 +43,28 @@ def interleave(
 
 
 def rotated(names: Sequence[str], turn: int) -> list[str]:
-    """The names, beginning with another one at each turn."""
+    """Rotate the names so that each turn begins with another one."""
     first = turn % len(names)
     return [*names[first:], *names[:first]]
 
 
 def rounds_within(seconds: float, done: int, elapsed: float) -> int:
-    """Rounds in all that fill ``seconds``, if they go on as the ``done`` ones, which took ``elapsed``.
+    """Estimate the total number of rounds that fill ``seconds``, given that ``done`` rounds took ``elapsed``.
 
-    At least ``FEWEST_ROUNDS``, and a multiple of three, so that every order comes equally often. Computed anew after
-    each round: one hiccup cannot end a measurement early.
+    At least ``FEWEST_ROUNDS`` and a multiple of three, so that every order occurs equally often. The estimate is
+    updated after each round, so that one slow round cannot end a measurement early.
     """
     wanted = max(FEWEST_ROUNDS, done, seconds * done / max(elapsed, 1e-9))
     return 3 * math.ceil(wanted / 3 - 1e-9)
 
 
 def timer(model: nn.Module, images: Tensor) -> Timer:
-    """Measures the seconds of one pass of ``images``."""
+    """Return a timer for one pass of ``images``."""
     return lambda: timed(lambda: model(images), images.device)[1]
 
 
 def timed(work: Callable[[], T], device: torch.device) -> tuple[T, float]:
-    """The result of ``work`` and the seconds it took, what the device still has to do included."""
+    """Return the result of ``work`` and the seconds it took, including pending work on the device."""
     wait_for(device)
     start = time.perf_counter()
     result = work()
@@ -73,13 +73,13 @@ def timed(work: Callable[[], T], device: torch.device) -> tuple[T, float]:
 
 
 def wait_for(device: torch.device) -> None:
-    """An accelerator works asynchronously; the clock may only be read once it is done."""
+    """Wait until an accelerator, which works asynchronously, is done, so that the clock can be read."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float]:
-    """First and third quartile."""
+    """Return the first and third quartile."""
     if len(values) == 1:
         return values[0], values[0]
     first, _, third = quantiles(values, n=4, method="inclusive")
@@ -87,17 +87,21 @@ def quartiles(values: Sequence[float]) -> tuple[float, float]:
 
 
 def checked_device(name: str | torch.device) -> torch.device:
-    """The device called ``name``; a ValueError if it is not there."""
+    """Return the device ``name``.
+
+    Raises:
+        ValueError: If it is not available.
+    """
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"There is no device {str(name)!r} here: {str(error).splitlines()[0]}") from error
+        raise ValueError(f"Device {str(name)!r} is not available: {str(error).splitlines()[0]}") from error
     return device
 
 
 def check_positive(**numbers: Any) -> None:
-    """Raise a ValueError for the first that is neither None nor a whole number above 0."""
+    """Raise a ValueError for the first value that is neither None nor a positive integer."""
     for name, value in numbers.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ValueError(f"{name} is a whole number, 1 or more; got {value!r}.")
+            raise ValueError(f"{name} must be an integer of at least 1, got {value!r}.")

@@ -1,4 +1,4 @@
-"""What a method is: a frozen dataclass that is both its configuration and its behavior, and what it may see.
+"""What a method is, a frozen dataclass that holds both options and behavior, and what it can see.
 
 Methods that learn derive from ``LearnedMethod`` (learned.py).
 """
@@ -33,23 +33,23 @@ class Site(Enum):
     POST_BLOCK = "post_block"
     """After the block."""
     KV = "kv"
-    """On keys and values alone: the queries, and so the tokens of the stream, stay."""
+    """On keys and values only; queries, and so the tokens of the stream, stay."""
 
 
 @dataclass(frozen=True)
 class BlockView:
     """What a method sees at its site in one block.
 
-    Scores are filled in only where the method's ``needs`` name them, so nothing else is computed.
+    Only the scores that the method's ``needs`` lists are computed.
     """
 
     tokens: Tensor  # (B, P + N, C) the whole sequence
     prefix: int  # P: class, distillation and register tokens in front, never reduced
-    size: Tensor | None  # (B, N) patches each token stands for; None while all are one, or if not ``uses_size``
+    size: Tensor | None  # (B, N) patches each token stands for; None if all are 1 or the method does not use sizes
     block: int  # index of the block, from 0
     has_cls: bool
     grid: tuple[int, int] | None = None  # rows and columns of the image's patches, before any reduction
-    module: nn.Module | None = None  # this block's module, for methods that learn
+    module: nn.Module | None = None  # this block's module, for learned methods
     cls_attn: Tensor = dataclasses.field(default=None)  # type: ignore[assignment]  # (B, N)
     attn_received: Tensor = dataclasses.field(default=None)  # type: ignore[assignment]  # (B, N)
     keys: Tensor = dataclasses.field(default=None)  # type: ignore[assignment]  # (B, H, N, D)
@@ -62,7 +62,7 @@ class BlockView:
 
 @dataclass(frozen=True)
 class StepShape:
-    """The sizes that determine what one reduction costs."""
+    """The sizes that determine the cost of one reduction."""
 
     n: int  # patch tokens before
     keep: int  # and after
@@ -75,7 +75,7 @@ class StepShape:
 
     @property
     def cls_row_macs(self) -> int:
-        """The class token's row of attention logits."""
+        """MACs of the class token's row of attention logits."""
         return self.heads * self.head_dim * (self.prefix + self.n)
 
 
@@ -85,27 +85,27 @@ class Method(ABC):
 
     site: ClassVar[Site]
     kind: ClassVar[Kind]
-    """What it does with tokens; listings and charts group methods by it."""
+    """What it does with tokens. Listings and charts group methods by kind."""
     name: ClassVar[str]
-    """The class's name, also on the command line and in saved files."""
+    """The name of the class, also used on the command line and in saved files."""
     needs_class_token: ClassVar[bool] = False
     training_free: ClassVar[bool] = True
     """Whether it works on a pretrained model without training."""
     baseline: ClassVar[bool] = False
-    """Whether it only serves as a reference for others; reports mark it and never recommend it."""
+    """Whether it is only a reference for other methods; reports mark it and never recommend it."""
     heads_weigh_by_size: ClassVar[bool] = True
     """Whether heads that average patch tokens weigh each by the number of patches it stands for."""
 
     @abstractmethod
     def assign(self, view: BlockView, keep: int) -> Assignment:
-        """Decide which of the view's patch tokens go to which of ``keep`` slots."""
+        """Assign the view's patch tokens to ``keep`` slots."""
 
     def combine(self, view: BlockView, assignment: Assignment) -> Tensor:
-        """The new sequence, (B, P + keep, C). The default takes weighted sums over the edges."""
+        """The new sequence (B, P + keep, C). By default, weighted sums over the edges."""
         return pool(view.tokens, assignment, prefix=view.prefix)
 
     def needs(self, has_cls: bool) -> frozenset[Need]:
-        """What it reads from attention, on a model with or without a class token."""
+        """What it reads from attention on a model with (``has_cls``) or without a class token."""
         return NOTHING
 
     @property
@@ -118,15 +118,15 @@ class Method(ABC):
 
     @property
     def uses_size(self) -> bool:
-        """Whether it reads ``view.size`` or later attention does; sizes are tracked only then."""
+        """Whether the method or later attention reads sizes; otherwise they are not tracked."""
         return self.proportional_attention
 
     def macs(self, step: StepShape) -> int:
-        """Multiply-accumulates of its own matrix products for one image, beyond those of the unreduced block."""
+        """Multiply-accumulates of the method's own matrix products for one image."""
         return 0
 
     def keep_count(self, rate: float, current: int, first: int, stage: int) -> int:
-        """Tokens left when ``rate`` of them are kept; the default rounds up from the current count.
+        """Number of tokens to keep at a keep rate. By default, ``rate * current``, rounded up.
 
         Args:
             rate: fraction kept.
@@ -134,24 +134,26 @@ class Method(ABC):
             first: tokens before the first stage.
             stage: number of this stage, from 1.
         """
-        return math.ceil(rate * current - 1e-9)  # 0.7 * 10 is 7.000000000000001 or so: still 7
+        return math.ceil(rate * current - 1e-9)  # 0.7 * 10 may be 7.000000000000001, which must still give 7
 
     def fewest(self, n: int) -> int:
-        """The smallest count one step can reach from n tokens; 0 if every token may go."""
+        """The smallest count that one step can reach from n tokens; 0 if all tokens may be removed."""
         return 0
 
     def own_counts(self, depth: int, grid: tuple[int, int]) -> tuple[int, ...] | None:
         """Counts after each block if the method fixes them itself; None if it follows a schedule.
 
-        ``grid``: rows and columns of the image's patches.
+        Args:
+            depth: number of blocks.
+            grid: rows and columns of the image's patches.
         """
         return None
 
     def spread(self, strength: float, depth: int, n: int) -> tuple[int, ...]:
-        """Counts after each block for a strength in [0, 1): the family in which ``Budget`` searches.
+        """Counts after each block for a strength in [0, 1). ``Budget`` searches over the strength.
 
-        0 keeps every token, and counts never rise with the strength. The default keeps an equal ratio at three
-        evenly spaced blocks, none in the first quarter, where reducing costs most accuracy.
+        Strength 0 keeps every token, and counts never rise with the strength. The default keeps an equal ratio at three
+        evenly spaced blocks, none in the first quarter, where reduction costs the most accuracy.
         """
         return self.equal_ratio(middle_blocks(depth, 3), strength, depth, n)
 
@@ -170,21 +172,21 @@ class Method(ABC):
         cls.name = cls.__name__
 
     def __new__(cls, *args: object, **options: object) -> Self:
-        """Refuse ``ToMe(r=13)``, the habit of other implementations, with the form to use here."""
+        """Reject arguments of other implementations, such as ``ToMe(r=13)``, with the form to use here."""
         for option, value in options.items():
             if hint := schedule_hint(cls, option, value):
                 raise TypeError(hint)
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        """Check the type of every option and bring it to its normal form."""
+        """Check the type of every option and normalize its value."""
         for name, kind in option_types(type(self)).items():
             value = checked_option(f"{self.name}.{name}", kind, getattr(self, name))
             object.__setattr__(self, name, value)
 
 
 def middle_blocks(depth: int, number: int) -> tuple[int, ...]:
-    """Evenly spaced blocks from a quarter to three quarters of the depth: of 12, three are 3, 6, 9; four 3, 5, 7, 9."""
+    """Evenly spaced blocks from a quarter to three quarters of the depth: of 12 blocks, 3, 6, 9 or 3, 5, 7, 9."""
     gaps = 4 * (number - 1)
-    spared = min(depth - 1, math.ceil(depth / 4))  # blocks that begin in the first quarter are not used
+    spared = min(depth - 1, math.ceil(depth / 4))  # leave out blocks that start in the first quarter
     return tuple(sorted({max(spared, depth * (number - 1 + 2 * i) // gaps) for i in range(number)}))

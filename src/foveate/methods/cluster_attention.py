@@ -30,10 +30,10 @@ class ClusterAttention(LearnedMethod):
     exp(-``sharpness`` d^2 / C) of a mean squared distance d^2 in C channels. Eq. 1 as printed has no such factor; a
     large factor puts all centers into the densest region.
 
-    The number of clusters follows from ``ratio``, ``fv.reduce_(model, ClusterAttention(ratio=4))``, or from a schedule,
-    whose counts are then keys in each block. With ``average`` below 1 it also follows the image's content: the counts
+    ``ratio`` sets the number of clusters, as in ``fv.reduce_(model, ClusterAttention(ratio=4))``. Without it a schedule
+    does, and its counts are the keys in each block. With ``average`` below 1 it also depends on the image: these counts
     are the maximum per image, and ``models.fit_cluster_counts_`` finds the thresholds at which images have the share
-    ``average`` of them in the mean. Before it is called, every image has the maximum.
+    ``average`` of the maximum on average. Until it is called, every image has the maximum.
     """
 
     ratio: float = 0.0
@@ -47,7 +47,7 @@ class ClusterAttention(LearnedMethod):
     sharpness: float = 0.01
     """Influence of density, relative to distance, on the choice of centers; 1: as in the registered ClusTR models."""
     average: float = 1.0
-    """Mean share of the maximum number of clusters, if image content decides; 1: every image has the maximum."""
+    """Average share of the maximum number of clusters, if image content decides; 1: every image has the maximum."""
     proportional_attention: bool = True
     """Add log(size) to attention logits, so that a cluster weighs as much as its members."""
 
@@ -57,15 +57,15 @@ class ClusterAttention(LearnedMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.ratio and not self.ratio > 1:
-            raise ValueError(f"ClusterAttention.ratio is above 1, or 0 for a schedule; got {self.ratio}.")
+            raise ValueError(f"ClusterAttention.ratio must be above 1, or 0 to use a schedule; got {self.ratio}.")
         if self.blocks and not self.ratio:
-            raise ValueError("ClusterAttention.blocks needs a ratio; a schedule names blocks itself.")
+            raise ValueError("ClusterAttention.blocks needs ratio. With a schedule, name the blocks in the schedule.")
         if self.k < 1:
-            raise ValueError(f"ClusterAttention.k is 1 or more; got {self.k}.")
+            raise ValueError(f"ClusterAttention.k must be at least 1, got {self.k}.")
         if self.sharpness <= 0:
-            raise ValueError(f"ClusterAttention.sharpness is above 0; got {self.sharpness}.")
+            raise ValueError(f"ClusterAttention.sharpness must be above 0, got {self.sharpness}.")
         if not 0 < self.average <= 1:
-            raise ValueError(f"ClusterAttention.average is a share, above 0 and at most 1; got {self.average}.")
+            raise ValueError(f"ClusterAttention.average must be a share in (0, 1], got {self.average}.")
 
     def build(self, step: StepShape, block: int) -> nn.Module | None:
         return None if self.average == 1 else ClusterCount(self.average)
@@ -73,7 +73,9 @@ class ClusterAttention(LearnedMethod):
     def assign(self, view: BlockView, keep: int) -> Assignment:
         tokens = view.patches.detach() * (self.sharpness / view.patches.shape[-1]) ** 0.5
         if not self.k < tokens.shape[1]:
-            raise ValueError(f"ClusterAttention.k must be below the {tokens.shape[1]} tokens; got {self.k}.")
+            raise ValueError(
+                f"ClusterAttention.k must be less than the number of tokens, {tokens.shape[1]}; got {self.k}."
+            )
         peaks = find_peaks(tokens, self.k)
         clusters = keep if view.module is None else view.module(peaks, keep)
         owner, member = cluster_peaks(tokens, peaks, clusters, self.joins)
@@ -84,7 +86,9 @@ class ClusterAttention(LearnedMethod):
             return None
         tokens = math.prod(grid)
         if self.ratio > tokens:
-            raise ValueError(f"ClusterAttention.ratio is {self.ratio:g}, and there are {tokens} tokens to cluster.")
+            raise ValueError(
+                f"ClusterAttention.ratio={self.ratio:g} is more than the {tokens} tokens to cluster; lower it."
+            )
         wrong = [block for block in self.blocks if not 0 <= block < depth]
         if wrong:
             raise ValueError(f"ClusterAttention.blocks names block {wrong[0]}; the model has {depth} (0..{depth - 1}).")
@@ -105,27 +109,27 @@ class ClusterAttention(LearnedMethod):
 
 
 class ClusterCount(nn.Module):
-    """The number of clusters of an image: how many of its tokens have a decision value above a threshold."""
+    """Number of clusters of an image: how many of its tokens have a decision value above a threshold."""
 
     threshold: Tensor
 
     def __init__(self, average: float) -> None:
         super().__init__()
         self.average = average
-        self.register_buffer("threshold", torch.tensor(-torch.inf))  # before fitting every value is above it
+        self.register_buffer("threshold", torch.tensor(-torch.inf))  # until fitted, every value is above it
         self.seen: list[tuple[Tensor, int]] | None = None  # decision values and maximum, while fitting
 
     def forward(self, peaks: Peaks, most: int) -> Tensor:
-        """(B,) numbers of clusters."""
+        """Number of clusters of each image, (B,)."""
         if self.seen is not None:
             self.seen.append((peaks.decision, most))
         return counts_above(peaks.decision, self.threshold, most)
 
     def fit(self) -> None:
-        """Set the threshold at which the images seen reach the average."""
+        """Set the threshold at which the images seen so far reach the average."""
         seen, self.seen = self.seen or [], None
         if len({(decision.shape[1], most) for decision, most in seen}) != 1:
-            raise ValueError("Cluster counts are fitted on one or more images of one size.")
+            raise ValueError("fit_cluster_counts_ needs at least one image, and all images of one size.")
         most = seen[0][1]
         found = threshold_for(torch.cat([decision for decision, _ in seen]), max(1.0, self.average * most), most)
         self.threshold.copy_(found)
@@ -135,16 +139,26 @@ class ClusterCount(nn.Module):
 def fit_cluster_counts_(model: Model, batches: Iterable[Tensor], passes: int = 2) -> Model:
     """Let the content of images decide how many clusters they have, in place.
 
-    Finds the thresholds at which the images of ``batches`` have the wanted ``average`` in the mean. Fewer clusters in
-    one block change what the next ones see, so it goes over them ``passes`` times. Works for models reduced by
-    ``ClusterAttention(average=...)`` and for ClusTR models built with such a clustering.
+    Finds the thresholds at which images have the share ``average`` of the clusters on average. Works for models reduced
+    by ``ClusterAttention(average=...)`` and for ClusTR models built with such a clustering.
+
+    Args:
+        model: the model to fit.
+        batches: images to fit on, all of one size.
+        passes: passes over the images. Fewer clusters in one block change what the next blocks see, so one is not
+            enough.
 
     Returns:
         The model.
+
+    Raises:
+        ValueError: if the model has no clusters that depend on content, or images differ in size.
     """
     counts = [module for module in model.modules() if isinstance(module, ClusterCount)]
     if not counts:
-        raise ValueError("No clusters of this model follow the content: reduce it by ClusterAttention(average=0.5).")
+        raise ValueError(
+            "No clusters of this model depend on content. Reduce it with ClusterAttention(average=0.5) first."
+        )
     held, training = list(batches), model.training
     model.eval()
     try:

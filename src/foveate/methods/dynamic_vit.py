@@ -18,9 +18,9 @@ from foveate.methods.registry import register
 @register
 @dataclass(frozen=True)
 class DynamicViT(MaskTrainedMethod):
-    """A small predictor before each reducing block chooses the tokens to keep; it is trained with the model.
+    """Let a small predictor before each reducing block choose the tokens to keep; it is trained with the model.
 
-    At inference the int(N rho^s) tokens of stage s with the largest keep probability stay, and the rest are removed. In
+    At inference, stage s keeps the int(N rho^s) tokens with the largest keep probability and removes the rest. In
     training all tokens stay and attention is masked. Keep decisions D are drawn by Gumbel-softmax and multiply over
     stages; token i attends to j by
 
@@ -39,7 +39,9 @@ class DynamicViT(MaskTrainedMethod):
 
     def build(self, step: StepShape, block: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(1000 * self.seed + block)  # not those of accelerators as well
+            torch.default_generator.manual_seed(
+                1000 * self.seed + block
+            )  # torch.manual_seed would also seed accelerators
             return Predictor(step.dim, step.keep / step.n)
 
     def assign(self, view: BlockView, keep: int) -> Assignment:
@@ -70,7 +72,7 @@ class DynamicViT(MaskTrainedMethod):
 
 @dataclass(frozen=True)
 class PredictAndSlice(DynamicViT):
-    """The upper limit of its speed: the predictors run, but the first tokens stay whatever they predict."""
+    """The upper limit of DynamicViT's speed: predictors run, but the first tokens stay whatever they predict."""
 
     def assign(self, view: BlockView, keep: int) -> Assignment:
         chance = _keep_chance(view, None)
@@ -82,19 +84,20 @@ class PredictAndSlice(DynamicViT):
 
 
 class Predictor(nn.Module):
-    """LN -> Linear -> GELU; half of the features stay with the token, half are averaged over kept ones; three layers.
+    """LN -> Linear -> GELU, then three layers on half of a token's features and the other half's mean over kept tokens.
 
     The supplement has two branches LN -> Linear(C, C/2) -> GELU. One Linear(C, C) cut in halves behind one LN is the
     same map with a shared LN.
 
-    The last layer's bias starts it near the share it will keep; the paper starts at one half. From there an early
-    stage, which all later stages push up, can reach a flat softmax and stay there. The order of the tokens is the same.
+    The last layer's bias starts the keep probability near the share that will be kept; the paper starts at one half.
+    From one half, an early stage, which all later stages push up, can reach a flat softmax and stay there. The order of
+    the tokens is the same.
     """
 
     def __init__(self, dim: int, share: float = 0.5) -> None:
         super().__init__()
         if dim % 4:
-            raise ValueError(f"DynamicViT's predictor halves the width twice; {dim} does not divide by 4.")
+            raise ValueError(f"DynamicViT's predictor needs a width that is divisible by 4, got {dim}.")
         self.norm, self.entry = nn.LayerNorm(dim), nn.Linear(dim, dim)
         last = nn.Linear(dim // 4, 2)
         self.exit = nn.Sequential(nn.Linear(dim, dim // 2), nn.GELU(), nn.Linear(dim // 2, dim // 4), nn.GELU(), last)
@@ -103,7 +106,7 @@ class Predictor(nn.Module):
             last.bias.copy_(torch.tensor([share, 1 - share]).log())
 
     def forward(self, tokens: Tensor, kept: Tensor | None) -> Tensor:
-        """log probabilities (B, N, 2) of keeping and of dropping each token."""
+        """Log probabilities (B, N, 2) of keeping and of dropping each token."""
         features = gelu(self.entry(self.norm(tokens)))
         local, shared = features.chunk(2, dim=-1)
         if kept is None:

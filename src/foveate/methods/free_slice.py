@@ -1,4 +1,4 @@
-"""The limit that speed is measured against: tokens are cut off without looking at them."""
+"""The upper limit of speed: tokens are cut off without looking at them."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ class FreeSlice(Method):
 
 
 def speed_limit_of(method: Method) -> Method:
-    """The method that cuts tokens to the same counts blindly: the upper limit of ``method``'s speed."""
+    """The method that cuts tokens off blindly to the same counts: the upper limit of ``method``'s speed."""
     own = method.free_slice() if isinstance(method, LearnedMethod) else None
     return own or FreeSlice(site=method.site)

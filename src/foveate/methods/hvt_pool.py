@@ -25,8 +25,8 @@ class HVTPool(LearnedMethod):
 
     A model of L blocks has ``stages`` stages of L / stages blocks. The first block of each stage ends in a pooling of
     kernel 3 and stride 2 over the sequence, without padding: 196 -> 97 -> 48 -> 23 -> 11. Prefix tokens are not pooled.
-    Heads that average tokens give all tokens equal weight, as in the original. It fixes its own counts and needs
-    training. The width is unchanged.
+    Heads that average tokens give all tokens equal weight, as in the original. The method fixes its own counts and
+    needs training. The width is unchanged.
     """
 
     stages: int = 1
@@ -44,7 +44,7 @@ class HVTPool(LearnedMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.stages < 1:
-            raise ValueError(f"HVTPool.stages is 1 or more; got {self.stages}.")
+            raise ValueError(f"HVTPool.stages must be at least 1, got {self.stages}.")
 
     def own_counts(self, depth: int, grid: Grid) -> tuple[int, ...]:
         self._check_depth(depth)
@@ -57,7 +57,7 @@ class HVTPool(LearnedMethod):
         return tuple(counts)
 
     def resize(self, old: nn.Module, new: nn.Module) -> None:
-        """Positions are resampled, a convolution is copied."""
+        """Resample positions and copy the convolution."""
         assert isinstance(old, PooledStage)
         assert isinstance(new, PooledStage)
         new.load_state_dict(old.state_dict() | {"pos_embed": old.positions(new.grid).detach()})
@@ -92,13 +92,13 @@ class HVTPool(LearnedMethod):
     def _check_depth(self, depth: int) -> None:
         stages = f"HVTPool.stages={self.stages}"
         if self.stages > depth:
-            raise ValueError(f"{stages} is more than the model's {depth} blocks: every stage needs a block.")
+            raise ValueError(f"{stages} is more than the model's {depth} blocks; every stage needs at least one.")
         if depth % self.stages:
             fitting = ", ".join(str(d) for d in range(1, depth + 1) if depth % d == 0)
             depths = ", ".join(str(self.stages * blocks) for blocks in range(1, 5))
             raise ValueError(
-                f"{stages} does not divide {depth} blocks. With this number of stages the depth is {depths}, ...; "
-                f"with this depth the stages are {fitting}."
+                f"{stages} does not divide {depth} blocks. Use {depths}, ... blocks with this number of stages, "
+                f"or {fitting} stages with this depth."
             )
 
     def _pooled(self, shape: Grid, block: int) -> Grid:
@@ -107,23 +107,23 @@ class HVTPool(LearnedMethod):
             return shape_after(shape, self.pool_dim)
         tokens = "1 token" if shape == (1, 1) else f"{shape[0] * shape[1]} tokens"
         raise ValueError(
-            f"HVTPool(stages={self.stages}): {tokens} at block {block}, too few to pool again. "
+            f"HVTPool(stages={self.stages}) has only {tokens} left at block {block}, too few to pool again. "
             "Use fewer stages, larger images or smaller patches."
         )
 
     def shape_of(self, grid: Grid, n: int) -> Grid:
-        """Rows and columns of the n tokens that ``grid`` has become."""
+        """Rows and columns of the n tokens left of ``grid``."""
         return self._shapes(grid, n)[-1]
 
     def _shapes(self, grid: Grid, n: int) -> list[Grid]:
-        """Rows and columns from the patches to n tokens, a pooling between each two."""
+        """Rows and columns before the first pooling and after each one, down to n tokens."""
         shapes = [grid if self.pool_dim == 2 else (1, grid[0] * grid[1])]
         while shapes[-1][0] * shapes[-1][1] > n:
             shapes.append(self._pooled(shapes[-1], 0))
         return shapes
 
     def _windows(self, view: BlockView) -> Tensor:
-        """The tokens each slot reads, (K, 3 or 9), and -1 where padding is."""
+        """The tokens that each slot reads, (K, 3 or 9); -1 for padding."""
         assert view.grid is not None
         n = view.patches.shape[1]
         place = torch.arange(n, device=view.tokens.device)
@@ -136,8 +136,8 @@ class HVTPool(LearnedMethod):
 class PooledStage(nn.Module):
     """The start of a stage: pooling, and the positional embedding of the shorter sequence.
 
-    ``grid`` is that of the patches, before the first of the ``poolings`` up to this one. It gives a pooled position its
-    place in the image.
+    ``grid`` is the patch grid before the first of the ``poolings`` up to this one. It locates pooled positions in the
+    image.
     """
 
     no_weight_decay = ("pos_embed",)
@@ -152,11 +152,11 @@ class PooledStage(nn.Module):
             self.conv = nn.Conv1d(dim, dim, 3, 2) if pool_dim == 1 else nn.Conv2d(dim, dim, 3, 2, padding=1)
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
-        """Tokens (B, N, C) of an image of that many rows and columns of patches, pooled: (B, K, C)."""
+        """Pool tokens (B, N, C) of an image with this patch grid: (B, K, C)."""
         x = tokens.transpose(1, 2)
         if self.pool_dim == 2:
             x = x.unflatten(2, shapes_after(grid, self.poolings - 1, 2)[-1])
-        # contiguous: blocks would otherwise copy a transposed stream again and again
+        # contiguous, or every following block would copy the transposed stream
         return self._pool(x).flatten(2).transpose(1, 2).contiguous() + self.positions(grid)
 
     def _pool(self, x: Tensor) -> Tensor:
@@ -169,7 +169,7 @@ class PooledStage(nn.Module):
         return avg_pool2d(x, 3, 2, padding=1, count_include_pad=False)
 
     def positions(self, grid: Grid) -> Tensor:
-        """The embedding, resampled for images of another size than the model was made for."""
+        """The embedding, resampled if the image has another patch grid than the model was built for."""
         return resample(self.pos_embed, self.grid, grid, self.poolings, self.pool_dim)
 
 
@@ -187,10 +187,10 @@ def shapes_after(grid: Grid, poolings: int, pool_dim: int) -> list[Grid]:
 
 
 def resample(positions: Tensor, old: Grid, new: Grid, poolings: int, pool_dim: int) -> Tensor:
-    """Embeddings (1, N, C) of tokens that ``old`` patches were pooled to, for an image of ``new`` patches.
+    """Resample the embeddings (1, N, C) of pooled tokens from the patch grid ``old`` to ``new``.
 
-    Neighbors in the sequence may be at opposite ends of an image row. So positions are spread back to the patches,
-    resampled there in rows and columns, and pooled again.
+    Neighbors in the sequence may lie at opposite ends of an image row. Positions are therefore spread back to the
+    patches, resampled there in rows and columns, and pooled again.
     """
     if old == new:
         return positions
@@ -201,7 +201,7 @@ def resample(positions: Tensor, old: Grid, new: Grid, poolings: int, pool_dim: i
 
 
 CORRECTIONS = 2
-"""Rounds that sharpen the positions spread to the patches; without them they are blurred along the sequence."""
+"""Rounds that sharpen positions after spreading; without them, positions are blurred along the sequence."""
 
 
 def _to_patches(pooled: Tensor, grid: Grid, poolings: int, pool_dim: int) -> Tensor:
@@ -226,7 +226,7 @@ def _averaged(patches: Tensor, poolings: int, pool_dim: int) -> Tensor:
 
 
 def _spread(pooled: Tensor, grid: Grid, poolings: int, pool_dim: int) -> Tensor:
-    """Every patch as the mean of the windows that hold it, pooling after pooling; (1, C, rows, columns)."""
+    """Undo one pooling after another: every patch becomes the mean of its windows, (1, C, rows, columns)."""
     *before, last = shapes_after(grid, poolings, pool_dim)
     x = pooled.unflatten(2, last)
     for rows, columns in reversed(before):
@@ -236,7 +236,7 @@ def _spread(pooled: Tensor, grid: Grid, poolings: int, pool_dim: int) -> Tensor:
 
 
 def _stretch(x: Tensor, size: int, dim: int, padding: int) -> Tensor:
-    """One side of ``size`` before a pooling: the mean of one or two windows; a place in none takes the last."""
+    """Undo one pooling along ``dim``: each of ``size`` places is the mean of its one or two windows, or of the last."""
     place = torch.arange(size, device=x.device) + padding
     windows = (((place + shift) // 2).clamp(0, x.shape[dim] - 1) for shift in (-1, 0))
     first, second = (x.index_select(dim, window) for window in windows)

@@ -16,11 +16,10 @@ class LearnedMethod(Method):
 
     @abstractmethod
     def build(self, step: StepShape, block: int) -> nn.Module | None:
-        """The module of one block, passed to ``assign`` and ``combine`` as ``view.module``; None for no module.
+        """Build the module of one block, which ``assign`` and ``combine`` get as ``view.module``; None for no module.
 
         Called once for every block that reduces. Its parameters are in the model's state dict under ``foveate.``.
-        Parameters that the module lists in an attribute ``no_weight_decay`` are exempt from weight decay, as the
-        model's own are.
+        Parameters that the module lists in an attribute ``no_weight_decay`` are exempt from weight decay.
         """
 
     def resize(self, old: nn.Module, new: nn.Module) -> None:
@@ -29,16 +28,16 @@ class LearnedMethod(Method):
             new.load_state_dict(old.state_dict())
         except RuntimeError as error:
             raise ValueError(
-                f"What {self.name} has learned belongs to one image size and cannot be used at another. "
+                f"The weights of {self.name} belong to one image size and cannot be used at another. "
                 "Build the model for that size, reduce it, and train it there."
             ) from error
 
     def soft_blocks(self, depth: int) -> tuple[int, ...]:
-        """Blocks in which it acts although no token goes. Read only if it fixes its own counts."""
+        """Blocks in which the method acts without removing tokens. Read only if it fixes its own counts."""
         return ()
 
     def free_slice(self) -> Method | None:
-        """The upper limit of its speed, if a blind cut (``FreeSlice``) would leave out a part of its work."""
+        """The upper limit of its speed, if a blind cut (``FreeSlice``) would omit part of its work; else None."""
         return None
 
 
@@ -48,7 +47,9 @@ class MaskTrainedMethod(LearnedMethod):
 
     @abstractmethod
     def decide(self, view: BlockView, kept: Tensor | None) -> Tensor:
-        """In training: which patch tokens stay, (B, N) of ones and zeros with gradients.
+        """Decide in training which patch tokens stay: (B, N), ones and zeros with gradients.
 
-        ``kept``: the decision of the stage before, None at the first.
+        Args:
+            view: what the method sees.
+            kept: decision of the previous stage; None at the first.
         """

@@ -14,7 +14,7 @@ TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no":
 
 
 def build(name: str, options: dict[str, object] | None = None) -> Method:
-    """The method called ``name`` with ``options``; values may be text, as the command line gives them.
+    """Create the method called ``name`` with ``options``. Values may be text, as on the command line.
 
     Raises:
         ValueError: if there is no such method or option, or if a value does not fit its option.
@@ -45,19 +45,19 @@ def parse(text: str) -> Method:
     for item in filter(None, rest.split(",")):
         option, equals, value = item.partition("=")
         if not equals:
-            raise ValueError(f"A method's options are written name=value; got {item!r} in {text!r}.")
+            raise ValueError(f"Write a method's options as name=value; got {item!r} in {text!r}.")
         options[option.strip()] = value.strip()
     return build(name.strip(), options)
 
 
 def method_text(method: Method) -> str:
-    """The method as ``parse`` reads it, without options that have their default."""
+    """The method as ``parse`` reads it, without options at their default."""
     changed = [f"{name}={option_text(value)}" for name, value in changed_options(method)]
     return f"{method.name}:{','.join(changed)}" if changed else method.name
 
 
 def changed_options(method: Method) -> list[tuple[str, object]]:
-    """The options that do not have their default."""
+    """The options that differ from their default, with their values."""
     values = [(field, getattr(method, field.name)) for field in dataclasses.fields(method)]
     return [(field.name, value) for field, value in values if value != field.default]
 
@@ -76,12 +76,12 @@ def _current_name(cls: type[Method], option: str, value: object) -> str:
     current = option if option in options else RENAMED.get(option, option)
     if current in options:
         return current
-    known = f"Its options: {', '.join(options)}." if options else "It has none."
+    known = f"Its options: {', '.join(options)}." if options else "It has no options."
     raise ValueError(schedule_hint(cls, option, value) or f"{cls.__name__} has no option {option!r}. {known}")
 
 
 def _converted(value: object, kind: object) -> object:
-    """The value that text stands for; text that cannot be converted is returned unchanged for the method to refuse."""
+    """Convert text to ``kind``. Text that cannot be converted is returned unchanged, and the method rejects it."""
     if kind is int and isinstance(value, float) and value.is_integer():
         return int(value)
     if not isinstance(value, str):

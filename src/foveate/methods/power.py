@@ -1,8 +1,8 @@
 """PoWER-BERT (Goyal et al., ICML 2020): keep the tokens of largest significance, and learn how many in each block.
 
-Three stages: fine-tune; search with ``PoWERSearch``, which scales every token by a learned value of its rank, and with
-``strength * mass_penalty(model)`` added to the loss; read the counts (``found_counts``) and fine-tune again with
-``PoWER`` or any other method at those counts.
+Three stages: 1. fine-tune; 2. search with ``PoWERSearch``, which scales every token by a learned value of its rank, and
+with ``strength * mass_penalty(model)`` added to the loss; 3. read the counts (``found_counts``) and fine-tune again
+with ``PoWER`` or any other method at these counts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from foveate.methods.registry import register
 @register
 @dataclass(frozen=True)
 class PoWER(Method):
-    """Keep the tokens that receive most attention and drop the others.
+    """Keep the tokens that receive the most attention and drop the others.
 
     The significance of token j is the attention paid to it, summed over heads and queries.
     """
@@ -40,7 +40,7 @@ class PoWER(Method):
 
 
 class SoftExtract(nn.Module):
-    """Retention parameters of one block: how much the token at each rank of significance is worth, in [0, 1]."""
+    """Retention parameters of one block: a factor in [0, 1] for each rank of significance."""
 
     def __init__(self, n: int) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class SoftExtract(nn.Module):
 
     @torch.no_grad()
     def project_(self) -> None:
-        """Bring the parameters back to [0, 1]; call it after each optimizer step."""
+        """Clamp the parameters to [0, 1] in place. Call it after each optimizer step."""
         self.retention.clamp_(0, 1)
 
     def forward(self, significance: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ class SoftExtract(nn.Module):
         if significance.shape[1] != len(self.retention):
             raise ValueError(
                 f"This search was set up for {len(self.retention)} patch tokens; the image has "
-                f"{significance.shape[1]}. Give images of the size the model was made for."
+                f"{significance.shape[1]}. Use images of the size the model was built for."
             )
         by_rank = significance.argsort(dim=1, descending=True, stable=True)
         return torch.zeros_like(significance).scatter(
@@ -75,7 +75,7 @@ class SoftExtract(nn.Module):
 @register
 @dataclass(frozen=True)
 class PoWERSearch(LearnedMethod):
-    """Search for the counts: scale each token by a learned value of its rank, and drop none.
+    """Search for counts: scale each token by a learned value of its rank, and drop none.
 
     In every block, the token whose significance has rank p is multiplied by r[p] in [0, 1], one parameter per block
     and rank, all starting at 1. It fixes its own counts: all tokens stay.
@@ -106,12 +106,12 @@ def soft_extracts(model: nn.Module) -> list[SoftExtract]:
     """The search modules of a model, in the order of its blocks."""
     found = [m for m in model.modules() if isinstance(m, SoftExtract)]
     if not found:
-        raise ValueError("This model has no search modules: reduce_(model, PoWERSearch()) adds them.")
+        raise ValueError("This model has no search modules. Add them with reduce_(model, PoWERSearch()).")
     return found
 
 
 def mass_penalty(model: nn.Module) -> Tensor:
-    """sum_l l * mass(l), with blocks numbered from 1, so that later blocks keep less. Scale it by a strength."""
+    """sum_l l * mass(l), with blocks l counted from 1, so that later blocks keep less. Scale it by a strength."""
     return torch.stack([(i + 1) * module.mass() for i, module in enumerate(soft_extracts(model))]).sum()
 
 
@@ -122,7 +122,7 @@ def project_retention_(model: nn.Module) -> None:
 
 
 def found_counts(model: nn.Module) -> list[int]:
-    """The counts that a search has found, for ``Keep(found_counts(model))``: ceil(mass(l)), never rising."""
+    """The counts that a search found, ceil(mass(l)) made non-increasing, for ``Keep(found_counts(model))``."""
     return hard_counts(float(module.mass().detach()) for module in soft_extracts(model))
 
 
@@ -130,6 +130,6 @@ def hard_counts(masses: Iterable[float]) -> list[int]:
     """K_l = ceil(mass(l)), made non-increasing by a running minimum."""
     counts: list[int] = []
     for mass in masses:
-        count = math.ceil(mass - 1e-4)  # a sum of float32 ones may end a hair above a whole number
+        count = math.ceil(mass - 1e-4)  # a sum of float32 ones may exceed a whole number slightly
         counts.append(min([max(0, count), *counts[-1:]]))
     return counts

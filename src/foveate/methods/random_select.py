@@ -1,4 +1,4 @@
-"""Random selection, the baseline that a score has to beat."""
+"""Random selection, the baseline that every score has to beat."""
 
 from __future__ import annotations
 

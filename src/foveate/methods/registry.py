@@ -1,4 +1,4 @@
-"""Registered methods by name, those of other installed packages included."""
+"""Registered methods by name, including those of other installed packages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TypeVar
 from foveate.methods.base import Kind, Method, Site
 
 ENTRY_POINTS = "foveate.methods"
-"""Group of entry points by which other packages add methods: each names a ``Method`` class, or a module that registers.
+"""Entry point group by which other packages add methods: each names a ``Method`` class or a module that registers some.
 
 In the other package's pyproject.toml::
 
@@ -24,7 +24,7 @@ In the other package's pyproject.toml::
 """
 
 OLD_NAMES = {"hvt": "HVTPool", "random": "RandomSelect", "importance": "ImportanceSelect"}
-"""Names in files saved before a method's name was its class's."""
+"""Names in files saved by earlier versions, in which a method's name was not its class's."""
 
 M = TypeVar("M", bound=type[Method])
 _METHODS: dict[str, type[Method]] = {}  # by ``_key`` of the name
@@ -32,7 +32,12 @@ _READ_GROUPS: set[str] = set()
 
 
 def register(cls: M) -> M:
-    """Class decorator: make a method known by its class's name to the command line, saved files and the tests."""
+    """Class decorator that makes a method available by its class name, on the command line and in saved files.
+
+    Raises:
+        TypeError: if it is not a dataclass derived from ``Method``.
+        ValueError: if the name is taken, an option has no default, or ``kind`` or ``site`` is missing.
+    """
     _check_class(cls)
     key = _key(cls.__name__)
     known = _METHODS.get(key)
@@ -44,7 +49,7 @@ def register(cls: M) -> M:
 
 
 def unregister(cls: type[Method]) -> None:
-    """Forget a registered method."""
+    """Remove a method from the registry."""
     _METHODS.pop(_key(cls.__name__), None)
 
 
@@ -62,7 +67,7 @@ def list_methods(filter: str | None = None, *, kind: Kind | None = None) -> list
         kind: only methods of this kind: ``"select"``, ``"merge"``, ``"cluster"``, ``"pool"`` or ``"learned"``.
     """
     if kind is not None and kind not in typing.get_args(Kind):
-        raise ValueError(f"kind is one of {', '.join(typing.get_args(Kind))}; got {kind!r}.")
+        raise ValueError(f"kind must be one of {', '.join(typing.get_args(Kind))}; got {kind!r}.")
     found = [name for name, cls in all_methods().items() if kind in (None, cls.kind)]
     if filter is not None:
         found = [name for name in found if fnmatchcase(_key(name), _key(filter))]
@@ -75,10 +80,10 @@ def is_method(name: str) -> bool:
 
 
 def method_class(name: str) -> type[Method]:
-    """The method called ``name``; case, hyphens and underscores do not matter: ``token-pooling`` is ``TokenPooling``.
+    """The method class called ``name``; case, hyphens and underscores do not matter: ``token-pooling``.
 
     Raises:
-        ValueError: if there is no such method. The message has the closest names and the list of all.
+        ValueError: if there is no such method. The message lists the closest names and all names.
     """
     found = _find(name)
     if found is None:
@@ -102,7 +107,7 @@ def _key(name: str) -> str:
 
 
 def _same_source(known: type, cls: type) -> bool:
-    """Whether one class is the other defined again, as when a notebook's cell runs twice."""
+    """Whether one class redefines the other, as when a notebook cell runs twice."""
     return (known.__module__, known.__qualname__) == (cls.__module__, cls.__qualname__)
 
 
@@ -115,13 +120,15 @@ def _check_class(cls: type[Method]) -> None:
     options = dataclasses.fields(cls)
     taken = {"name", "kind", "baseline"} & {option.name for option in options}
     if taken:
-        raise ValueError(f"{name} has an option {taken.pop()!r}, which every method has. Rename the option.")
+        raise ValueError(
+            f"{name} has an option {taken.pop()!r}, which is an attribute of every method. Rename the option."
+        )
     if without := [o.name for o in options if o.default is dataclasses.MISSING]:
         raise ValueError(f"{name}.{without[0]} has no default. Every option of a method needs one.")
     if (kind := getattr(cls, "kind", None)) not in typing.get_args(Kind):
-        raise ValueError(f"{name}.kind is one of {', '.join(typing.get_args(Kind))}; got {kind!r}.")
+        raise ValueError(f"{name}.kind must be one of {', '.join(typing.get_args(Kind))}; got {kind!r}.")
     if not isinstance(site := getattr(cls, "site", None), Site):
-        raise ValueError(f"{name}.site is a foveate.methods.Site; got {site!r}.")
+        raise ValueError(f"{name}.site must be a foveate.methods.Site, got {site!r}.")
     if site is not Site.POST_ATTN and cls.needs is not Method.needs:
         raise ValueError(f"{name} needs scores from attention, which exist only at {Site.POST_ATTN}.")
 
@@ -130,11 +137,11 @@ def _load_entry_points() -> None:
     """Load the methods of other packages, once."""
     if ENTRY_POINTS in _READ_GROUPS:
         return
-    _READ_GROUPS.add(ENTRY_POINTS)  # first: a module that is loaded may list methods itself
+    _READ_GROUPS.add(ENTRY_POINTS)  # before loading, because a loaded module may list methods itself
     for entry_point in entry_points(group=ENTRY_POINTS):
         try:
             _load(entry_point)
-        except Exception as error:  # another package's fault must not break this one
+        except Exception as error:  # an error in another package must not break this one
             package = entry_point.dist.name if entry_point.dist else "an unknown package"
             warnings.warn(
                 f"The methods of {package} are not available: entry point {entry_point.name} = {entry_point.value} "
@@ -147,6 +154,6 @@ def _load_entry_points() -> None:
 def _load(entry_point: EntryPoint) -> None:
     loaded = entry_point.load()
     if isinstance(loaded, ModuleType):
-        return  # its import has registered what it has
+        return  # importing it has registered its methods
     if not isinstance(loaded, type) or _METHODS.get(_key(loaded.__name__)) is not loaded:
         register(loaded)

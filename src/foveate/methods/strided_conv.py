@@ -20,11 +20,11 @@ Grid = tuple[int, int]
 @register
 @dataclass(frozen=True)
 class StridedConv(LearnedMethod):
-    """Turn every 2 x 2 window of tokens into one by a learned convolution of stride 2, width unchanged.
+    """Turn every 2 x 2 window of tokens into one by a learned convolution of stride 2 that keeps the width.
 
-    The convolution is computed as one linear layer on the four concatenated tokens of a window. It fixes its own
-    counts: 196 tokens become 49, 9 and 1, because the convolution has no padding and an odd last row or column is
-    dropped. It starts as the average of each window (the paper does not specify this) and needs training.
+    The convolution is computed as one linear layer on the four concatenated tokens of a window. The method fixes its
+    own counts: 196 tokens become 49, 9 and 1, because the convolution has no padding and an odd last row or column is
+    dropped. The convolution starts as the average of each window (the paper does not specify this) and needs training.
     """
 
     blocks: tuple[int, ...] = ()
@@ -37,13 +37,14 @@ class StridedConv(LearnedMethod):
     def own_counts(self, depth: int, grid: Grid) -> tuple[int, ...]:
         blocks = self.blocks or (depth // 2,)
         if list(blocks) != sorted(set(blocks)) or not all(0 <= block < depth for block in blocks):
-            raise ValueError(f"StridedConv.blocks rise from 0 to {depth - 1} in this model; got {blocks}.")
+            raise ValueError(f"StridedConv.blocks must rise, within 0..{depth - 1} on this model; got {blocks}.")
         counts = []
         for block in range(depth):
             if block in blocks:
                 if min(grid) < 2:
                     raise ValueError(
-                        f"StridedConv at {blocks}: {grid[0]} x {grid[1]} tokens at block {block} are too few."
+                        f"StridedConv.blocks={blocks}: {grid[0]} x {grid[1]} tokens at block {block} are too few. "
+                        "Use fewer blocks or larger images."
                     )
                 grid = halved(grid)
             counts.append(grid[0] * grid[1])
@@ -57,7 +58,7 @@ class StridedConv(LearnedMethod):
         return layer
 
     def assign(self, view: BlockView, keep: int) -> Assignment:
-        """Edges of the average, which the convolution generalizes."""
+        """Edges of an average over each window, which the convolution generalizes."""
         windows = self._windows(view).expand(view.tokens.shape[0], -1)
         slot = torch.arange(keep, device=windows.device).repeat_interleave(4).expand(windows.shape)
         quarter = torch.full(windows.shape, 0.25, device=windows.device)
@@ -73,7 +74,7 @@ class StridedConv(LearnedMethod):
         return step.keep * 4 * step.dim**2
 
     def _windows(self, view: BlockView) -> Tensor:
-        """The four tokens of each window, window after window: (1, 4 K)."""
+        """The four tokens of each window, one window after another: (1, 4 K)."""
         assert view.grid is not None
         rows, columns = current_grid(view.grid, view.patches.shape[1])
         place = torch.arange(rows * columns, device=view.tokens.device).view(rows, columns)
@@ -82,21 +83,21 @@ class StridedConv(LearnedMethod):
 
 
 def halved(grid: Grid) -> Grid:
-    """The grid behind a 2 x 2 convolution of stride 2 without padding."""
+    """The grid after a 2 x 2 convolution of stride 2 without padding."""
     return grid[0] // 2, grid[1] // 2
 
 
 def current_grid(grid: Grid, n: int) -> Grid:
-    """The grid that ``grid`` has become, halved until it has n tokens."""
+    """Halve ``grid`` until it has n tokens."""
     while grid[0] * grid[1] > n:
         grid = halved(grid)
     return grid
 
 
 def placements(depth: int = 12, grid: Grid = (14, 14)) -> list[tuple[int, ...]]:
-    """All ways to place one, two or three layers, three of them evenly spaced (l2 - l1 = l3 - l2); appendix D.
+    """All ways to place one, two or three evenly spaced layers (l2 - l1 = l3 - l2); appendix D.
 
-    Fewer where the grid cannot be halved so often.
+    There are fewer layers if the grid cannot be halved three times.
     """
     layers = 0
     while min(grid) >= 2 and layers < 3:

@@ -48,23 +48,23 @@ class TokenPooling(Method):
     clustering: Literal["kmedoids", "kmeans"] = "kmedoids"
     """K-Medoids, whose centers are tokens of the image, or K-Means."""
     weights: Literal["significance", "size", "none"] = "significance"
-    """What a token weighs in the objective: attention received, patches it stands for, or one."""
+    """Weight of a token in the objective: attention received, number of patches it stands for, or 1."""
     start: Literal["significance", "random"] = "significance"
-    """First centers: the most attended tokens, or seeded random ones."""
+    """First centers: the most attended tokens, or random tokens."""
     iterations: int = 1
-    """Rounds of assigning tokens and moving centers; with output=mean, medoids do not move after the last."""
+    """Rounds of assigning tokens and moving centers. With output=mean, medoids do not move in the last round."""
     early_stop: bool = False
-    """Stop once no image of the batch changes. Results stay the same; the time depends on the images."""
+    """Stop once no image of the batch changes. Results are the same; the time depends on the images."""
     features: Literal["tokens", "normed", "keys"] = "tokens"
-    """What is clustered: the tokens, the tokens normalized as by a LayerNorm, or attention keys."""
+    """What is clustered: the tokens, the tokens after a LayerNorm without weights, or attention keys."""
     output: Literal["mean", "medoid"] = "mean"
     """What represents a cluster: the mean of its tokens, or its medoid (K-Medoids only)."""
     rescale: bool = True
-    """Scale a mean to its members' mean norm; the mean itself is shorter."""
+    """Scale a cluster's mean, which is shorter than its members, to their mean norm."""
     proportional_attention: bool = True
     """Add log(size) to attention logits, so that a cluster weighs as much as its members."""
     seed: int = 0
-    """Seed of random first centers."""
+    """Seed of the random first centers."""
 
     site: ClassVar[Site] = Site.POST_ATTN
     kind: ClassVar[Kind] = "cluster"
@@ -72,9 +72,9 @@ class TokenPooling(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.iterations < 1:
-            raise ValueError(f"TokenPooling.iterations is 1 or more; got {self.iterations}.")
+            raise ValueError(f"TokenPooling.iterations must be at least 1, got {self.iterations}.")
         if self.clustering == "kmeans" and self.output == "medoid":
-            raise ValueError("K-Means has no medoids: output='medoid' goes with clustering='kmedoids'.")
+            raise ValueError("K-Means has no medoids. Use output='mean', or clustering='kmedoids'.")
 
     @property
     def uses_size(self) -> bool:

@@ -18,7 +18,7 @@ class ToMe(Method):
 
     Tokens at alternating positions of the whole sequence form two halves. Each token of the first half proposes to its
     nearest token in the second, by the cosine of keys averaged over heads. The best proposals merge into means weighted
-    by size. Prefix tokens count in the alternation, as in the original, so the halves are the same.
+    by size. Prefix tokens count in the alternation, so the halves are the same as in the original.
 
     Deviations: register tokens, which the original does not support, are never merged. On a model without a class
     token the tokens that stay keep their order; the original sorts them by similarity.
@@ -32,14 +32,14 @@ class ToMe(Method):
 
     @property
     def uses_size(self) -> bool:
-        return True  # means are weighted by size even if attention is not
+        return True  # means are weighted by size even without proportional attention
 
     def needs(self, has_cls: bool) -> frozenset[Need]:
         return frozenset({"keys"})
 
     def assign(self, view: BlockView, keep: int) -> Assignment:
-        metric = view.keys.sum(dim=1)  # the cosine of sums is that of means
-        # phase: sources sit at even positions of the whole sequence, and `prefix` tokens stand in front of ours
+        metric = view.keys.sum(dim=1)  # the cosine of sums equals the cosine of means
+        # phase: sources are at even positions of the whole sequence, which starts with `prefix` other tokens
         return merge_most_similar(metric, keep, view.size, phase=view.prefix % 2)
 
     def macs(self, step: StepShape) -> int:

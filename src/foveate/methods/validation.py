@@ -1,4 +1,4 @@
-"""Checks of a method's options, made where the options are given."""
+"""Checks of a method's options when it is created."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCHEDULE_OF = {
     "rate": "KeepRate",
     "ratio": "KeepRate",
 }
-"""Arguments of other implementations that set how many tokens stay, and the schedule that does it here."""
+"""Arguments by which other implementations set how many tokens stay, and the schedule to use here."""
 
 
 RENAMED = {"carry": "proportional_attention"}
@@ -41,13 +41,13 @@ def schedule_hint(cls: type, option: str, value: object) -> str | None:
         return None
     name = cls.__name__
     return (
-        f"{name} has no option {option!r}. The schedule sets how many tokens go: "
+        f"{name} has no option {option!r}. The schedule sets how many tokens are removed: "
         f"fv.reduce_(model, fv.{name}(), fv.{schedule}({value}))."
     )
 
 
 def checked_option(where: str, kind: object, value: object) -> object:
-    """``value`` in the form its type asks for: a list of ints becomes a tuple, an int becomes a float.
+    """``value`` converted to its type: a list of ints becomes a tuple, an int becomes a float.
 
     Raises:
         ValueError: if the value does not fit the type. ``where`` names the option in the message.
@@ -64,7 +64,7 @@ def checked_option(where: str, kind: object, value: object) -> object:
             return float(value)  # type: ignore[arg-type]
     elif _fits(kind, value):
         return value
-    raise ValueError(f"{where} is {_expected(kind)}; got {value!r}.")
+    raise ValueError(f"{where} must be {_expected(kind)}; got {value!r}.")
 
 
 def _fits(kind: object, value: object) -> bool:

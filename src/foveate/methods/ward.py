@@ -16,7 +16,7 @@ from foveate.methods.registry import register
 @register
 @dataclass(frozen=True)
 class Ward(Method):
-    """Merge the tokens whose union loses the least of what the model attends to.
+    """Merge the tokens whose merge loses the least of what the model attends to.
 
     Merging i and j costs w_i w_j / (w_i + w_j) |x_i - x_j|^2 (Ward's criterion) on the residual stream between
     attention and MLP. The weight w is the attention a token receives from all queries, summed over heads. On a model
@@ -26,13 +26,13 @@ class Ward(Method):
     """
 
     search: Literal["rounds", "greedy"] = "rounds"
-    """How merges are found: in a few rounds between alternating halves, or one by one, exact and slow."""
+    """How to find merges: in a few rounds between alternating halves, or one by one, which is exact and slow."""
     rounds: int = 3
-    """Rounds that share the merges of a reduction; more are used if each would merge more than half."""
+    """Number of rounds over which merges are spread; more are used if a round would merge more than half."""
     proportional_attention: bool = True
     """Add log(size) to attention logits, so that a merged token weighs as much as its members."""
     rescale: bool = True
-    """Scale a merged token to its members' mean norm; the mean itself is shorter."""
+    """Scale a merged token, which is shorter than its members, to their mean norm."""
 
     site: ClassVar[Site] = Site.POST_ATTN
     kind: ClassVar[Kind] = "merge"
@@ -40,7 +40,7 @@ class Ward(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.rounds < 1:
-            raise ValueError(f"Ward.rounds is 1 or more; got {self.rounds}.")
+            raise ValueError(f"Ward.rounds must be at least 1, got {self.rounds}.")
 
     def needs(self, has_cls: bool) -> frozenset[Need]:
         return frozenset({"attn_received", "cls_attn"}) if has_cls else frozenset({"attn_received"})

@@ -1,4 +1,4 @@
-"""Backbones of our own, registered with timm when foveate is imported."""
+"""Backbones defined in foveate, registered with timm when foveate is imported."""
 
 from foveate.adapters.timm_weights import convert_weights
 from foveate.methods.cluster_attention import fit_cluster_counts_

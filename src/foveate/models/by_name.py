@@ -1,4 +1,4 @@
-"""A model by the name users write: a timm name, ``hf:``, ``torchvision:``, or a directory of ``foveate.save``."""
+"""Models by name: a timm name, ``hf:``, ``torchvision:``, or a directory written by ``foveate.save``."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ from foveate.storage import MANIFEST, load
 def load_model(
     name: str, *, pretrained: bool = False, weights: str | Path | None = None, options: dict[str, Any] | None = None
 ) -> nn.Module:
-    """The model called ``name``, with its library's weights (``pretrained``), those of a file, or random ones.
+    """Load the model called ``name`` with pretrained weights, weights from a file, or random weights.
 
     Args:
         name: a timm name, ``hf:NAME-OR-PATH``, ``torchvision:NAME``, or a directory written by ``foveate.save``.
-        pretrained: load the library's weights; ``hf:`` models always come with theirs.
-        weights: a safetensors file, or one of ``torch.save`` that holds plain weights.
+        pretrained: load the library's weights; ``hf:`` models always have them.
+        weights: a safetensors file, or a ``torch.save`` file of plain weights.
         options: for the library: ``num_classes``, and ``img_size`` (timm) or ``image_size`` (torchvision). A saved
             directory takes none.
+
+    Raises:
+        ValueError: if there is no such model, or the weights do not fit it.
     """
     return load_with_report(name, pretrained=pretrained, weights=weights, options=options).model
 
@@ -33,40 +36,49 @@ def load_model(
 def load_with_report(
     name: str, *, pretrained: bool = False, weights: str | Path | None = None, options: dict[str, Any] | None = None
 ) -> Built:
-    """``load_model``, and the names of the parameters that no trained weights have filled."""
+    """``load_model``, and the names of the parameters without trained weights."""
     built = _find(name, pretrained, options or {})
     return Built(built.model, tuple(load_weights_(built.model, Path(weights)))) if weights else built
 
 
 def brings_architecture(name: str) -> bool:
-    """Whether a model of that name comes as it was built: from a directory, or from transformers."""
+    """Whether options cannot change the model called ``name``: it is a directory or from transformers."""
     return Path(name).is_dir() or library_for(name)[0].brings_architecture
 
 
 def comes_trained(name: str, pretrained: bool, weights: str | Path | None) -> bool:
-    """Whether the model asked for has trained weights, as far as its name tells."""
+    """Whether the model has trained weights, as far as its name tells."""
     return bool(pretrained or weights) or Path(name).is_dir() or library_for(name)[0].always_trained
 
 
 def size_options(name: str, image_size: ImageSize | None) -> dict[str, Any]:
-    """The size of the images as options of the library that builds ``name``."""
+    """Options that set the image size, for the library that builds ``name``."""
     return {} if image_size is None or Path(name).is_dir() else library_for(name)[0].size_options(image_size)
 
 
 def class_options(name: str, num_classes: int | None, pretrained: bool) -> dict[str, Any]:
-    """The number of classes as options of the library that builds ``name``; a saved directory takes none."""
+    """Options that set the number of classes, for the library that builds ``name``; empty for a saved directory."""
     if num_classes is None or Path(name).is_dir():
         return {}
     return library_for(name)[0].class_options(num_classes, pretrained)
 
 
 def load_weights_(model: nn.Module, path: Path) -> list[str]:
-    """Fill ``model`` from a file of weights; returns the names of parameters that the file does not have.
+    """Load weights from a file into ``model``.
 
-    Those are a classifier that did not fit, and what a reduction learns (HVT's positions behind its poolings) where
-    the file is of a model without any. Positions of a timm model are resampled to its image size. Anything else that
-    does not fit is an error. The file is safetensors, or of ``torch.save`` and read as plain weights: nothing in it
-    is executed.
+    Positions of a timm model are resampled to its image size. Files of ``torch.save`` are read as plain weights, so
+    nothing in them is executed.
+
+    Args:
+        model: the model to fill.
+        path: a safetensors or ``torch.save`` file.
+
+    Returns:
+        Names of the parameters that the file does not fill: a classifier of another size, and learned weights of a
+        reduction (such as HVT's positions after poolings) if the file has none.
+
+    Raises:
+        ValueError: if the file cannot be read, or if anything else does not fit.
     """
     family = inspect(model)
     found = _read_weights(path)
@@ -83,7 +95,7 @@ def load_weights_(model: nn.Module, path: Path) -> list[str]:
     if wrong:
         raise ValueError(
             f"The weights in {path} do not fit this {type(model).__name__}: {len(wrong)} names are missing, unknown or "
-            f"of another shape, such as {', '.join(wrong[:3])}."
+            f"have another shape, such as {', '.join(wrong[:3])}."
         )
     kept = {name: tensor for name, tensor in tensors.items() if name in own and name not in new}
     model.load_state_dict(own | kept)
@@ -92,18 +104,20 @@ def load_weights_(model: nn.Module, path: Path) -> list[str]:
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
-        raise ValueError(f"There is no file of weights {path}.")
+        raise ValueError(f"There is no weights file {path}.")
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
         data = torch.load(path, map_location="cpu", weights_only=True)
     except SafetensorError as error:
         raise ValueError(f"{path} is not a readable safetensors file: {error}") from error
-    except Exception as error:  # pickles that are more than weights, and files that are no pickles, raise many kinds
+    except (
+        Exception
+    ) as error:  # pickles that hold more than weights, and files that are not pickles, raise many kinds of errors
         raise ValueError(f"{path} cannot be read as plain weights: {error}") from error
     data = unwrapped(data) if isinstance(data, dict) else data
     if not isinstance(data, dict) or not all(isinstance(value, Tensor) for value in data.values()):
-        raise ValueError(f"{path} holds no weights by name.")
+        raise ValueError(f"{path} does not hold named weights.")
     return data
 
 

@@ -1,4 +1,4 @@
-"""Prediction from the mean of the tokens instead of the class token, for a model that exists already."""
+"""Remove the class token of an existing model, which then predicts from the mean of its tokens."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def drop_class_token_(model: Model) -> Model:
-    """Let a timm ViT or DeiT predict from the mean of its tokens instead of its class token, in place.
+    """Make a timm ViT or DeiT predict from the mean of its tokens instead of its class token, in place.
 
-    HVT's head for a model that exists already: y = FC(mean(LN(x))) instead of FC(LN(x_class)). The class token and its
-    position are removed; every other weight and all other prefix tokens stay. The model then has to be fine-tuned.
+    This is HVT's head: y = FC(mean(LN(x))) instead of FC(LN(x_class)). The class token and its position are removed;
+    all other weights and prefix tokens stay. The model then has to be fine-tuned.
 
     Returns:
         The model.
+
+    Raises:
+        UnsupportedModel: if the class token of this model cannot be dropped.
+        ValueError: if the model is reduced, or has no class token.
     """
     _drop(model)
     return model
@@ -38,14 +42,14 @@ def _drop(model: Any) -> None:
 
 
 def _check(model: Any) -> None:
-    who = type(model).__name__
+    name = type(model).__name__
     if isinstance(model, Reduced):
         raise ValueError("This model is reduced. Call restore_(model), drop the class token, and reduce it again.")
     if not isinstance(model, VisionTransformer) or isinstance(model, VisionTransformerDistilled):
         raise UnsupportedModel(
-            f"The class token can be dropped from timm's VisionTransformer (ViT, DeiT); this is a {who}."
+            f"The class token can only be dropped from timm's VisionTransformer (ViT, DeiT); this is a {name}."
         )
     if model.cls_token is None:
-        raise ValueError(f"This {who} has no class token to drop.")
+        raise ValueError(f"This {name} has no class token to drop.")
     if model.attn_pool is not None:
-        raise UnsupportedModel(f"This {who} predicts by attention pooling ({model.global_pool!r}), not from a token.")
+        raise UnsupportedModel(f"This {name} predicts by attention pooling ({model.global_pool!r}), not from a token.")

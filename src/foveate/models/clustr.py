@@ -1,7 +1,7 @@
 """ClusTR: a pyramid of attention over clusters, as timm models (tables 1, 6, 7 and A1).
 
-The skeleton is PVT v2's, which timm keeps: overlapping patch embeddings, a depth-wise convolution in each MLP, a norm
-after each stage, the mean of all tokens and a linear head. Images may have any size and shape from 32 x 32 on.
+The skeleton is timm's PVT v2: overlapping patch embeddings, a depth-wise convolution in each MLP, a norm after each
+stage, the mean of all tokens and a linear head. Images may have any size of at least 32 x 32.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class Block(nn.Module):
 
 
 def attend_in_windows(attention: nn.Module, x: Tensor, grid: tuple[int, int], side: int) -> Tensor:
-    """``attention`` inside each window of the grid, as if it were an image; windows of one size go together."""
+    """Run ``attention`` inside each window of the grid as if it were an image; windows of equal shape run together."""
     out = torch.empty_like(x)
-    for shape, index in windows_of(grid, side).alike.items():
+    for shape, index in windows_of(grid, side).by_shape.items():
         tokens = index.flatten().to(x.device)
         inside = x[:, tokens].reshape(-1, index.shape[1], x.shape[2])
         out[:, tokens] = attention(inside, shape).reshape(x.shape[0], -1, x.shape[2])
@@ -70,7 +70,7 @@ def attend_in_windows(attention: nn.Module, x: Tensor, grid: tuple[int, int], si
 
 
 class Stage(PyramidVisionTransformerStage):
-    """One resolution: a patch embedding but in the first, then blocks, then a norm."""
+    """One resolution: a patch embedding (except in the first stage), blocks, and a norm."""
 
     def __init__(self, dim: int, dim_out: int, blocks: Sequence[Block], downsample: bool, within: int, share: bool):
         super().__init__(dim, dim_out, depth=0, downsample=downsample)
@@ -91,7 +91,7 @@ class Stage(PyramidVisionTransformerStage):
         return self.norm(x).unflatten(1, grid).permute(0, 3, 1, 2).contiguous()
 
     def shared_scales(self, x: Tensor, grid: tuple[int, int]) -> list[Scale] | None:
-        """The clusters of all blocks, where they share them."""
+        """The clusters of all blocks if they share them; else None."""
         first: Any = self.blocks[0]
         if not self.share or not isinstance(first.attn, MultiScaleClusterAttention):
             return None
@@ -100,7 +100,10 @@ class Stage(PyramidVisionTransformerStage):
 
 
 class ClusTR(PyramidVisionTransformerV2):
-    """A pyramid of clusters. ``scales``: the ratios of each stage; ``attention="grid"`` is the paper's ablation."""
+    """A pyramid of attention over clusters.
+
+    ``scales`` are the ratios (tokens per cluster) of each stage. ``attention="grid"`` is the paper's ablation.
+    """
 
     def __init__(
         self,
@@ -120,11 +123,11 @@ class ClusTR(PyramidVisionTransformerV2):
         ratios = _checked_scales(scales, attention, top_keys)
         how = clustering_of(clustering)
         if 0 < how.attend_within < STRIDE:
-            raise ValueError(f"attend_within is {STRIDE} pixels or more, one token of the last stage; got {how}.")
+            raise ValueError(f"attend_within must be at least {STRIDE} pixels, one token of the last stage; got {how}.")
         super().__init__(depths=(0,) * 4, embed_dims=tuple(embed_dims), num_heads=(1,) * 4, **options)
         self.depths, self.scales, self.clustering = tuple(depths), ratios, how
         self.img_size = to_2tuple(img_size)
-        """The images it is meant for; it takes any."""
+        """Default image size; the model takes images of any size."""
         self.own_options: dict[str, Any] = {
             "depths": self.depths,
             "embed_dims": tuple(embed_dims),
@@ -167,26 +170,32 @@ class ClusTR(PyramidVisionTransformerV2):
     def _check_size(self, x: Tensor) -> None:
         if x.dim() != 4 or min(x.shape[-2:]) < STRIDE:
             least = f"{STRIDE} x {STRIDE}"
-            raise ValueError(f"ClusTR takes images (B, C, H, W) of {least} pixels at least; got {tuple(x.shape)}.")
+            raise ValueError(f"ClusTR takes images (B, C, H, W) of at least {least} pixels, got {tuple(x.shape)}.")
 
 
 @register_family
 class ClusTRFamily(TimmFamily):
-    """ClusTR, which chooses itself what its tokens attend to: trained, saved and drawn, but not reduced."""
+    """ClusTR, which reduces keys and values itself: it can be trained, saved and drawn, but not reduced."""
 
     title = "ClusTR"
     library = "timm-backbone"
+    saved_options = frozenset(
+        {
+            *("depths", "embed_dims", "num_heads", "scales", "attention", "clustering", "top_keys", "proj_drop_rate"),
+            *("attn_drop_rate", "drop_path_rate", "in_chans", "drop_rate", "num_classes", "global_pool", "img_size"),
+        }
+    )
 
     @classmethod
     def matches(cls, model: nn.Module) -> bool:
         return isinstance(model, ClusTR)
 
     def check(self) -> None:
-        """Every ClusTR is understood."""
+        """Every ClusTR is supported."""
 
     @property
     def refusal(self) -> str:
-        return f"{type(self.model).__name__} decides itself which tokens it attends to; it is not reduced."
+        return f"{type(self.model).__name__} clusters keys and values itself and cannot be reduced further."
 
     @property
     def blocks(self) -> list[nn.Module]:
@@ -203,7 +212,7 @@ class ClusTRFamily(TimmFamily):
         return model.own_options | own
 
     def cost(self, image_size: Sequence[int] | None = None) -> Cost:
-        """What one image costs; the clustering is the reduction's own part."""
+        """The cost of one image; the clustering counts as the reduction's own part."""
         model = self.model
         height, width = (image_size or self.image_size)[1:]
         grid = _after_conv(height, width, kernel=7, stride=4)
@@ -221,7 +230,7 @@ class ClusTRFamily(TimmFamily):
 
 
 def stage_macs(stage: Any, grid: tuple[int, int]) -> tuple[int, int]:
-    """(the blocks' multiply-accumulates, the clustering's) of one stage for one image."""
+    """Multiply-accumulates of one stage for one image: (of the blocks, of the clustering)."""
     within = stage.within and max(grid) > stage.within
     places = windows_of(grid, stage.within).shapes if within else [grid]
     work = clustering = 0
@@ -242,12 +251,12 @@ def _after_conv(height: int, width: int, kernel: int, stride: int) -> tuple[int,
 def _checked_scales(scales: Sequence[Any], attention: str, top_keys: int) -> tuple[tuple[float, ...], ...]:
     """The ratios of each stage; one number stands for a single scale."""
     if attention not in ("cluster", "grid"):
-        raise ValueError(f"attention is cluster or grid; got {attention!r}.")
+        raise ValueError(f"attention must be 'cluster' or 'grid', got {attention!r}.")
     if top_keys and attention != "grid":
-        raise ValueError("top_keys is an option of attention='grid'.")
+        raise ValueError("top_keys needs attention='grid'.")
     stages = tuple((float(one),) if isinstance(one, (int, float)) else tuple(map(float, one)) for one in scales)
     if len(stages) != 4 or not all(stages) or min(min(stage) for stage in stages) < 1:
-        raise ValueError(f"scales are ratios of 1 or more for each of the 4 stages; got {tuple(scales)}.")
+        raise ValueError(f"scales must be ratios of at least 1 for each of the 4 stages, got {tuple(scales)}.")
     return stages
 
 

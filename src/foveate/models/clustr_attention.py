@@ -17,49 +17,49 @@ from foveate.core.windows import Windows, cluster_in_windows, find_peaks_in_wind
 from foveate.methods.cluster_attention import ClusterCount
 
 LEAST_LOG_WEIGHT = -30.0
-"""Of a token beside the heaviest of its image: it still counts inside a cluster where all are light."""
+"""Smallest log weight, relative to an image's heaviest token, so that light tokens count in a cluster of light ones."""
 
 
 @dataclass(frozen=True)
 class Clustering:
-    """How tokens are clustered; the defaults are the paper's, but distances are divided by the root of the width.
+    """How tokens are clustered. Defaults follow the paper, but distances are divided by the root of the width.
 
-    Every other choice is a deviation, for speed.
+    Every other value deviates from the paper, for speed.
     """
 
     k: int = 5
-    """Nearest neighbours that make up the density; the paper does not print it."""
+    """Nearest neighbors that define the density; the paper does not print the number."""
     joins: Literal["denser", "nearest"] = "denser"
-    """Whose cluster a token joins: that of its nearest denser token, or of the nearest centre."""
+    """Which cluster a token joins: that of its nearest denser token, or of the nearest center."""
     window: int = 0
-    """Cluster inside windows of at most so many tokens a side, which is linear in the image; 0: all of it."""
+    """Cluster inside windows of at most this side in tokens, which is linear in the image size; 0: whole images."""
     share: bool = False
-    """Cluster once for all blocks of a stage, by what enters the first."""
+    """Cluster once for all blocks of a stage, by the input of the first."""
     project: int = 0
-    """Compare tokens in so many dimensions, by a fixed random projection; 0: as they are."""
+    """Compare tokens in this many dimensions after a fixed random projection; 0: no projection."""
     attend_within: int = 0
-    """Let tokens attend to clusters of their own window alone, of at most so many pixels a side; 0: to all."""
+    """Let tokens attend only to clusters of their own window, of at most this side in pixels; 0: to all clusters."""
     average: float = 1.0
-    """Below 1 the image's content decides: this share of the clusters on average, after ``fit_cluster_counts_``."""
+    """Below 1, image content decides: on average this share of the clusters, after ``fit_cluster_counts_``."""
 
     def __post_init__(self) -> None:
         if self.k < 1 or min(self.window, self.project, self.attend_within) < 0:
-            raise ValueError(f"k is 1 or more; window, project and attend_within are 0 or more; got {self}.")
+            raise ValueError(f"k must be at least 1, and window, project and attend_within at least 0; got {self}.")
         if self.joins not in ("denser", "nearest"):
-            raise ValueError(f"Clustering.joins is denser or nearest; got {self.joins!r}.")
+            raise ValueError(f"Clustering.joins must be 'denser' or 'nearest', got {self.joins!r}.")
         if not 0 < self.average <= 1:
-            raise ValueError(f"Clustering.average is a share, above 0 and at most 1; got {self.average}.")
+            raise ValueError(f"Clustering.average must be a share in (0, 1], got {self.average}.")
         if self.share and self.attend_within:
-            raise ValueError("share clusters whole images and attend_within clusters each window; choose one of them.")
+            raise ValueError("share clusters whole images and attend_within clusters each window. Choose one of them.")
         if self.average < 1 and (self.window or self.share or self.attend_within):
-            raise ValueError("Content decides the number of clusters of whole images: no window, share, attend_within.")
+            raise ValueError("average below 1 works on whole images only. Leave out window, share and attend_within.")
 
 
 class Scale(NamedTuple):
     """The clusters of one scale."""
 
     clusters: Clusters
-    used: Tensor | None  # (B, M) which slots hold a cluster; None where all do
+    used: Tensor | None  # (B, M) slots that hold a cluster; None if all do
 
 
 class TokenClusters(nn.Module):
@@ -75,11 +75,11 @@ class TokenClusters(nn.Module):
         self.register_buffer("projection", projection, persistent=False)
 
     def forward(self, x: Tensor, grid: tuple[int, int]) -> list[Scale]:
-        """One entry for each ratio, for tokens x (B, N, C)."""
+        """Cluster tokens x (B, N, C): one entry per ratio."""
         if not self.ratios:
             return []
         self.check(grid)
-        x = x.detach() * x.shape[-1] ** -0.5  # see ClusterAttention: distances do not grow with the width
+        x = x.detach() * x.shape[-1] ** -0.5  # so that distances do not grow with the width; see ClusterAttention
         if self.projection is not None:
             x = x @ self.projection.to(x.dtype)
         windows = self._windows(grid)
@@ -95,7 +95,7 @@ class TokenClusters(nn.Module):
         return scales
 
     def _windows(self, grid: tuple[int, int]) -> Windows | None:
-        """The windows that this grid is cut into; None where it is clustered as a whole."""
+        """The windows of this grid; None if it is clustered as a whole."""
         side = self.clustering.window
         return windows_of(grid, side) if side and max(grid) > side else None
 
@@ -105,16 +105,16 @@ class TokenClusters(nn.Module):
         return [Scale(cluster_in_windows(x, peaks, ratio, windows, joins), None) for ratio in self.ratios]
 
     def check(self, grid: tuple[int, int]) -> None:
-        """Refuse images that have too few tokens for what is asked."""
+        """Raise ``ValueError`` for images with too few tokens."""
         tokens = grid[0] * grid[1]
         if max(self.ratios) > tokens:
             raise ValueError(
-                f"A ratio of {max(self.ratios):g} asks for less than one cluster of {tokens} tokens ({grid[0]} x "
-                f"{grid[1]}). Use larger images, or smaller ratios: scales=."
+                f"A ratio of {max(self.ratios):g} gives less than one cluster of {tokens} tokens ({grid[0]} x "
+                f"{grid[1]}). Use larger images, or smaller ratios in scales=."
             )
         if self.clustering.k >= tokens:
             raise ValueError(
-                f"The density takes {self.clustering.k} nearest neighbours, and there are {tokens} tokens ({grid[0]} "
+                f"The density needs {self.clustering.k} nearest neighbors, but there are {tokens} tokens ({grid[0]} "
                 f"x {grid[1]}). Use larger images, or clustering={{'k': {max(1, tokens - 1)}}}."
             )
 
@@ -135,7 +135,7 @@ class TokenClusters(nn.Module):
         return projecting + search + (sum(joining) * width if self.clustering.joins == "nearest" else 0)
 
     def sizes(self, grid: tuple[int, int]) -> list[int]:
-        """Clusters of each scale, the most an image can have."""
+        """The maximum number of clusters of each scale."""
         windows = self._windows(grid)
         if windows is not None:
             return [sum(windows.counts(ratio)) for ratio in self.ratios]
@@ -143,7 +143,7 @@ class TokenClusters(nn.Module):
 
 
 def clusters_at(ratio: float, tokens: int) -> int:
-    """M = N / lambda, rounded, and one at least."""
+    """M = N / lambda, rounded, at least 1."""
     return max(1, round(tokens / ratio))
 
 
@@ -152,9 +152,9 @@ def _first_slots(count: Tensor, clusters: Clusters) -> Tensor:
 
 
 def _projection(dim: int, width: int) -> Tensor:
-    """Orthonormal directions (C, width), fixed; scaled so that squared distances keep their size on average."""
+    """Fixed orthonormal directions (C, width), scaled to preserve squared distances on average."""
     if width > dim:
-        raise ValueError(f"Clustering.project is at most the tokens' width, {dim}; got {width}.")
+        raise ValueError(f"Clustering.project must be at most the tokens' width, {dim}; got {width}.")
     with torch.device("cpu"):
         noise = torch.randn(dim, width, generator=torch.Generator().manual_seed(0))
         return torch.linalg.qr(noise).Q * (dim / width) ** 0.5
@@ -163,10 +163,10 @@ def _projection(dim: int, width: int) -> Tensor:
 class MultiScaleClusterAttention(nn.Module):
     """Attention over clusters at several ratios: Phi(sum_j ClusAtt(X W^Q, X W_j^K, X W_j^V; lambda_j)) (eq. 8).
 
-    A cluster is h = sum_i w_i x_i with positive weights that add up to one (eq. 3): w_i = exp(u x_i + b) over its sum
-    in the cluster. The paper says that w is learnable; that it is positive, normalised and read from the token is ours.
-    Each scale has its own keys and values, projected from the clusters (the parameters it prints come out so), and
-    a ratio of 1 clusters nothing.
+    A cluster is h = sum_i w_i x_i with positive weights that sum to 1 (eq. 3): w_i = exp(u x_i + b) divided by its sum
+    over the cluster. In the paper w is learnable; that it is positive, normalized and computed from the token is our
+    choice. Each scale has its own keys and values, projected from the clusters, which matches the number of parameters
+    that the paper prints. A ratio of 1 clusters nothing.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class MultiScaleClusterAttention(nn.Module):
         self.proj_drop = nn.Dropout(proj_drop)
 
     def forward(self, x: Tensor, grid: tuple[int, int], scales: list[Scale] | None = None) -> Tensor:
-        """Tokens x (B, N, C) after attention; ``scales`` are clusters found elsewhere, None: look for them here."""
+        """Tokens x (B, N, C) after attention; ``scales`` are shared clusters, None to compute them here."""
         found = iter(self.clusters(x, grid) if scales is None else scales)
         log_weight = None if self.weigh is None else self.weigh(x).squeeze(-1)
         q, dropout = self._heads(self.q(x)), self.attn_drop if self.training else 0.0
@@ -214,7 +214,7 @@ class MultiScaleClusterAttention(nn.Module):
 
 
 def aggregate(x: Tensor, clusters: Clusters, log_weight: Tensor) -> Tensor:
-    """Equation 3: one token for each cluster, the mean of its tokens (B, N, C) weighted by exp(``log_weight``)."""
+    """Equation 3: one token per cluster, the mean of its tokens (B, N, C) weighted by exp(``log_weight``)."""
     relative = (log_weight - log_weight.amax(dim=1, keepdim=True)).clamp_min(LEAST_LOG_WEIGHT)
     return pool(x, weighted_means(clusters.owner, clusters.member.shape[1], relative.float().exp()))
 
@@ -222,7 +222,7 @@ def aggregate(x: Tensor, clusters: Clusters, log_weight: Tensor) -> Tensor:
 class GridAttention(nn.Module):
     """The ablation of table 6: keys and values from a strided convolution over the grid (SRA, as in PVT).
 
-    ``top_keys`` lets each query attend to its so many best keys alone (kNN attention); 0: to all.
+    With ``top_keys``, each query attends only to this many of its best keys (kNN attention); 0: to all.
     """
 
     def __init__(
@@ -252,7 +252,7 @@ class GridAttention(nn.Module):
         return self.proj_drop(self.proj(attended.transpose(1, 2).flatten(2)))
 
     def macs(self, grid: tuple[int, int]) -> int:
-        """Multiply-accumulates for one image; choosing the best keys takes their logits once more."""
+        """Multiply-accumulates for one image; choosing the best keys computes the logits a second time."""
         tokens, dim = grid[0] * grid[1], self.q.in_features
         keys = (grid[0] // self.stride) * (grid[1] // self.stride)
         reducing = keys * dim**2 * self.stride**2 if self.reduce is not None else 0
@@ -261,7 +261,7 @@ class GridAttention(nn.Module):
 
 
 def _best_keys(q: Tensor, k: Tensor, number: int) -> Tensor:
-    """0 for the ``number`` keys that fit each query best, -inf for the others: (B, H, N_q, N_k)."""
+    """A bias (B, H, N_q, N_k): 0 for the ``number`` best keys of each query, -inf for the others."""
     with torch.no_grad():
         logits = q @ k.transpose(2, 3)
         best = logits.topk(number, dim=-1).indices
@@ -269,7 +269,7 @@ def _best_keys(q: Tensor, k: Tensor, number: int) -> Tensor:
 
 
 def clustering_of(options: Clustering | dict[str, object] | None) -> Clustering:
-    """A ``Clustering`` from what a user gives: one, a dictionary of its values, or nothing."""
+    """A ``Clustering`` from an instance, a dictionary of its values, or None."""
     if options is None or isinstance(options, Clustering):
         return options or Clustering()
     known = [field.name for field in dataclasses.fields(Clustering)]

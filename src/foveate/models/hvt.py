@@ -1,11 +1,11 @@
 """HVT, the hierarchical visual transformer (Pan et al., ICCV 2021), as timm models.
 
-An HVT is a DeiT without class token that pools its sequence once in every stage and predicts from the mean of what is
-left, y = FC(mean(LN(x))). It is built as just that: timm's VisionTransformer, reduced by ``HVTPool``. So every verb of
-foveate works on it, and its weights are those of a DeiT plus the new positions under ``foveate.``.
+An HVT is a DeiT without class token that pools its sequence once in every stage and predicts from the mean of the
+remaining tokens, y = FC(mean(LN(x))). It is built as timm's VisionTransformer, reduced by ``HVTPool``. Every function
+of foveate therefore works on it, and its weights are those of a DeiT plus the new positions under ``foveate.``.
 
-Beyond the paper: the sizes of images are free (positions are resampled), and ``class_token=True`` predicts from the
-class token instead, which is never pooled (the other side of the paper's Table 2).
+Beyond the paper: images may have any size (positions are resampled), and ``class_token=True`` predicts from the class
+token instead, which is never pooled (the other half of the paper's Table 2).
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ ENTRY_POINTS: dict[str, dict[str, Any]] = {
     "scale_hvt_tiny_4": {"num_heads": 6, "stages": 4},
     "hvt_small_2_2d": {"num_heads": 6, "stages": 2, "pool_dim": 2, "patch_size": 8},
 }
-"""The two sizes, and the paper's names with what they stand for."""
+"""Fixed options of each name: the two sizes, and the paper's variants."""
 
 
 class HVT(VisionTransformer):
-    """timm's VisionTransformer under a name of its own; all that makes it an HVT is its reduction."""
+    """timm's VisionTransformer under its own name; the reduction is all that makes it an HVT."""
 
 
 @register_family
 class HVTFamily(TimmVit):
-    """Built again without its poolings, which the stored reduction adds."""
+    """HVT, which is rebuilt without its poolings, because the stored reduction adds them."""
 
     title = "HVT"
 
@@ -70,16 +70,28 @@ def build_hvt(
     class_token: bool = False,
     **options: Any,
 ) -> VisionTransformer:
-    """A DeiT of width 64 times ``num_heads`` that pools once in each of its ``stages``; 0 of them pool nothing.
+    """Build a DeiT of width 64 times ``num_heads`` that pools once in each of its stages.
 
-    ``options`` are those of timm's VisionTransformer: ``num_classes``, ``drop_path_rate``, ``dynamic_img_size``, ...
+    Args:
+        stages: number of stages; 0 for no pooling.
+        pool: ``"max"``, ``"avg"`` or ``"conv"``.
+        pool_dim: 1 to pool along the sequence, 2 to pool over rows and columns.
+        depth: number of blocks.
+        num_heads: number of heads, each 64 channels wide.
+        img_size: size of the images.
+        patch_size: size of the patches.
+        class_token: predict from a class token instead of the mean.
+        options: of timm's VisionTransformer: ``num_classes``, ``drop_path_rate``, ``dynamic_img_size``, ...
+
+    Raises:
+        ValueError: if stages do not divide the depth, or leave too few tokens to pool.
     """
     if num_heads < 1:
-        raise ValueError(f"HVT: num_heads is 1 or more, each {HEAD_DIM} channels wide; got {num_heads}.")
+        raise ValueError(f"HVT: num_heads must be at least 1, got {num_heads}. Each head is {HEAD_DIM} channels wide.")
     method = None if stages == 0 else HVTPool(stages, pool, pool_dim)  # type: ignore[arg-type]
     grid = _grid(img_size, patch_size)
     if method is not None:
-        method.own_counts(depth, grid)  # refuses what cannot be pooled before a large model is made
+        method.own_counts(depth, grid)  # raises for what cannot be pooled before a large model is built
     shape = {"embed_dim": HEAD_DIM * num_heads, "depth": depth, "num_heads": num_heads}
     head = {"class_token": class_token, "global_pool": "token" if class_token else "avg", "fc_norm": False}
     model = HVT(img_size=img_size, patch_size=patch_size, **{**shape, **head, **options})
@@ -89,11 +101,13 @@ def build_hvt(
 def _grid(img_size: int | tuple[int, int], patch_size: int | tuple[int, int]) -> tuple[int, int]:
     (height, width), (ph, pw) = to_2tuple(img_size), to_2tuple(patch_size)
     if min(height, width, ph, pw) < 1:
-        raise ValueError(f"HVT: images of {height} x {width} in patches of {ph} x {pw}; all sides are 1 or more.")
+        raise ValueError(
+            f"HVT: all sides must be at least 1, got images of {height} x {width} and patches of {ph} x {pw}."
+        )
     if height % ph or width % pw:
         raise ValueError(
             f"HVT: patches of {ph} x {pw} do not divide images of {height} x {width}. "
-            f"Sizes near by that they do: {height // ph * ph} x {width // pw * pw} and "
+            f"The nearest sizes are {height // ph * ph} x {width // pw * pw} and "
             f"{-(-height // ph) * ph} x {-(-width // pw) * pw}."
         )
     return height // ph, width // pw
@@ -103,21 +117,21 @@ def block_compression(tokens: float, dim: float) -> float:
     """How many times cheaper a block becomes when its sequence of ``tokens`` is halved (equation 8).
 
     alpha = phi(n, d) / phi(n / 2, d) = 2 + 2 / (12 d / n + 1), with phi(n, d) = 12 n d^2 + 2 n^2 d (equation 7).
-    It lies between 2, where the sequence is short against its width, and 4, where it is long.
+    It lies between 2, if the sequence is short compared to its width, and 4, if it is long.
     """
     if not (tokens > 0 and dim > 0):
-        raise ValueError(f"A sequence has tokens and a width above 0; got {tokens} and {dim}.")
+        raise ValueError(f"tokens and dim must be above 0, got {tokens} and {dim}.")
     return 2 + 2 / (12 * dim / tokens + 1)
 
 
 def _register(name: str, fixed: dict[str, Any]) -> Callable[..., nn.Module]:
-    """Make the entry point ``name``, which timm calls with what its users write."""
+    """Register ``name`` with timm, with ``fixed`` options."""
 
     def entry_point(pretrained: bool = False, **options: Any) -> nn.Module:
         options = fixed | options
         stages = options.get("stages", 1)
         if not isinstance(stages, int) or stages < 0:
-            raise ValueError(f"{name}: stages is a whole number, 0 or more; got {stages!r}.")
+            raise ValueError(f"{name}: stages must be a whole number of at least 0, got {stages!r}.")
         return build_model_with_cfg(
             build_hvt,
             name,

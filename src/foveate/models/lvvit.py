@@ -1,8 +1,8 @@
 """LV-ViT-S (Jiang et al., 2021), the second backbone of DynamicViT, as a timm model.
 
-A DeiT-S with a convolutional stem, 16 blocks of MLP ratio 3 without qkv bias, residual branches halved, and a second
-head on the patch tokens that predicts a class for each; the prediction is y = FC(x_class) + max_i FC_aux(x_i) / 2. When
-tokens are removed the maximum is over those that are left.
+A DeiT-S with a convolutional stem, 16 blocks of MLP ratio 3 without qkv bias, halved residual branches, and a second
+head that predicts a class for each patch token. The prediction is y = FC(x_class) + max_i FC_aux(x_i) / 2. If tokens
+are removed, the maximum is over the remaining ones.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STEM_WIDTH = 64
 
 
 class Halved(nn.Module):
-    """Half of its input: residual branches count half in LV-ViT."""
+    """Halves its input, as LV-ViT does with residual branches."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x * 0.5
@@ -39,7 +39,7 @@ class HalvedBlock(Block):
 
 
 def stem(in_chans: int, width: int, patch_size: int) -> nn.Sequential:
-    """Three convolutions at half the resolution, then one that makes patches."""
+    """Three convolutions at half resolution, then one that makes patches."""
     layers: list[nn.Module] = []
     for channels, kernel, stride in ((in_chans, 7, 2), (STEM_WIDTH, 3, 1), (STEM_WIDTH, 3, 1)):
         layers += [nn.Conv2d(channels, STEM_WIDTH, kernel, stride, kernel // 2, bias=False)]
@@ -48,12 +48,12 @@ def stem(in_chans: int, width: int, patch_size: int) -> nn.Sequential:
 
 
 class LVViT(VisionTransformer):
-    """A ViT with that stem and that second head."""
+    """A ViT with the stem and the second head of LV-ViT."""
 
     def __init__(self, patch_size: Any = 16, in_chans: int = 3, embed_dim: int = 384, **options: Any) -> None:
         side, other = to_2tuple(patch_size)
         if side % 2 or side != other:
-            raise ValueError(f"LV-ViT's stem halves the image before it makes square patches; got {patch_size}.")
+            raise ValueError(f"LV-ViT's stem needs square patches of even size, got {patch_size}.")
         options = {"qkv_bias": False, "mlp_ratio": 3.0, "block_fn": HalvedBlock, **options}
         _check_pooling(options.get("global_pool"), options.get("num_classes", 1000))
         super().__init__(patch_size=side, in_chans=in_chans, embed_dim=embed_dim, **options)
@@ -70,23 +70,23 @@ class LVViT(VisionTransformer):
         self.aux_head = self._aux_head(num_classes)
 
     def token_predictions(self, tokens: Tensor) -> Tensor:
-        """What the second head says of each patch token, (B, N, classes): the target of token labelling."""
+        """Predictions of the second head for each patch token, (B, N, classes); token labeling trains these."""
         return self.aux_head(tokens[:, self.num_prefix_tokens :])
 
     def forward_head(self, x: Tensor, pre_logits: bool = False, keep: Tensor | None = None) -> Tensor:
-        """``keep`` (B, N): the patch tokens that count, while training masks the others instead of removing them."""
+        """Predict from tokens; ``keep`` (B, N) marks the patch tokens that count if training masks the others."""
         by_class = super().forward_head(x, pre_logits)
         if pre_logits or self.num_classes == 0:
             return by_class
-        said = self.token_predictions(x)
+        by_token = self.token_predictions(x)
         if keep is not None:
-            said = said.masked_fill(keep[..., None] == 0, -torch.inf)
-        return by_class + said.amax(dim=1) / 2
+            by_token = by_token.masked_fill(keep[..., None] == 0, -torch.inf)
+        return by_class + by_token.amax(dim=1) / 2
 
 
 @register_family
 class LVViTFamily(TimmVit):
-    """Its head takes however many patch tokens are left, or still count, and counts each once."""
+    """LV-ViT, whose head takes any number of patch tokens and counts each once."""
 
     title = "LV-ViT"
     classifier_names = ("head", "aux_head")
@@ -109,7 +109,7 @@ class LVViTFamily(TimmVit):
 
     @property
     def reads_weights(self) -> bool:
-        """Tokens that training only masks are hidden from a head that reads each of them."""
+        """The head reads every patch token, so it must skip those that training masks."""
         return self.reducer is not None and self.reducer.masks
 
     def token_weights(self, stream: Stream) -> Tensor | None:
@@ -120,10 +120,10 @@ class LVViTFamily(TimmVit):
 
 
 def _check_pooling(wanted: str | None, num_classes: int) -> None:
-    """Its two heads read the class token and every other one; without them all tokens can be had."""
+    """Raise ``ValueError`` for a pooling: the two heads read the class token and every other token."""
     if wanted not in (None, "token") and not (wanted == "" and num_classes == 0):
         raise ValueError(
-            f"LV-ViT predicts from its class token and the strongest of the others; it has no pooling {wanted!r}. "
+            f"LV-ViT predicts from its class token and the strongest other token; it has no pooling {wanted!r}. "
             "Leave global_pool out."
         )
 

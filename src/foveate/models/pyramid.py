@@ -12,10 +12,10 @@ from foveate.methods.hvt_pool import HVTPool
 
 
 class Pyramid(nn.Module):
-    """Feature maps of an HVT, one for each length its sequence has: the last features before a pooling, and the end.
+    """Feature maps of an HVT, one level per sequence length: the last features before each pooling, and the final ones.
 
-    Pooled over rows and columns, each level has a smaller grid. Pooled along its length, a sequence is no grid any
-    more: its features are spread back, and every patch shows the mean of the tokens that hold it.
+    With pooling over rows and columns, each level has a smaller grid. With pooling along the sequence there is no grid
+    any more, so features are spread back: every patch gets the mean of the tokens that hold it.
     """
 
     def __init__(self, model: Any, out_indices: Any) -> None:
@@ -24,7 +24,7 @@ class Pyramid(nn.Module):
         depth = len(model.blocks)
         pooling = [] if reducer is None else [block for block in range(depth) if reducer.plan.acts_in(block)]
         self.ends = [*pooling, depth - 1]
-        """The block in which each level ends."""
+        """The last block of each level."""
         self.levels, last = feature_take_indices(len(self.ends), out_indices)
         self.feature_info = FeatureInfo(self._describe(model, _pools_the_grid(model)), tuple(self.levels))
         self.model = model
@@ -38,7 +38,7 @@ class Pyramid(nn.Module):
         ]
 
     def _prune(self, last_block: int, pools: bool) -> None:
-        """Leave out what no level reads."""
+        """Remove what no level reads."""
         self.model.blocks = self.model.blocks[: last_block + 1]
         self.model.norm = nn.Identity()
         self.model.reset_classifier(0)
@@ -46,14 +46,16 @@ class Pyramid(nn.Module):
         if reducer is None:
             return
         reducer.drop_blocks_from(last_block + 1)
-        if pools:  # the last level is read just before this pooling, which therefore waits for no gradient
+        if (
+            pools
+        ):  # the last level is read before this pooling, so it gets no gradient, which would stall distributed training
             reducer.learned[str(last_block)].requires_grad_(False)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         self.model.set_grad_checkpointing(enable)
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        """The chosen levels, each (B, C, H, W)."""
+        """Compute the chosen levels, each (B, C, H, W)."""
         family = inspect(self.model)
         encoded = family.encode(images, record=True)
         prefix, grid = family.num_prefix, family.grid_for(*images.shape[-2:])

@@ -1,4 +1,4 @@
-"""What timm is told of a backbone of ours: how its images come, and that no weights are published."""
+"""timm configuration of backbones without published weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
 
 def untrained(**own: Any) -> dict[str, Any]:
-    """A ``pretrained_cfg`` without weights: DeiT's preprocessing, and what the model adds."""
+    """A ``pretrained_cfg`` without weights: DeiT's preprocessing, updated with ``own``."""
     return {
         "url": "",
         "num_classes": 1000,

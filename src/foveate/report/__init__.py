@@ -1,4 +1,4 @@
-"""What a reduced model is worth: measured speed, comparisons and pictures."""
+"""Reports on reduced models: measured speed, comparisons and the page."""
 
 from foveate.evaluation import Environment, SpeedResult, measure_speed
 

@@ -6,7 +6,7 @@ A module in this package registers a table with one function::
     def evit_table_1() -> Table:
         \"\"\"EViT, table 1: MACs of DeiT-S over keep rates.\"\"\"
 
-The listing shows the first line of the docstring. Rows are judged by ``foveate.tables.figures``: the one rounding rule.
+The listing shows the first line of the docstring. ``foveate.tables.figures`` judges all rows by one rounding rule.
 A table holds if all of its rows do, and ``foveate tables`` exits with 1 otherwise.
 """
 

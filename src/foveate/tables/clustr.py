@@ -27,6 +27,7 @@ counts the choice of keys. Table A1 prints layers, channels, heads and ratios; t
 
 
 def tiny(place: str, label: str, flops: str, params: str, **options: Any) -> PrintedModel:
+    """Return a row for ClusTR-T."""
     return PrintedModel(place, label, flops, params, "clustr_tiny", options)
 
 
@@ -82,7 +83,7 @@ def norm_elements(block: Any, tokens: int, keys: int) -> int:
 
 
 def attention_macs(attention: Any, tokens: int, grid_keys: int) -> int:
-    """Count the two products of queries, keys and values, and the choice of keys, as they are run."""
+    """Count the two products of queries, keys and values, and the choice of keys, as the model runs them."""
     width = attention.q.in_features
     if isinstance(attention, MultiScaleClusterAttention):
         return sum(2 * tokens * max(1, round(tokens / ratio)) * width for ratio in attention.ratios)

@@ -1,4 +1,4 @@
-"""DynamicViT's printed costs: DeiT-S and LV-ViT-S at five keep ratios, and the ablation of stages, counted."""
+"""DynamicViT's printed costs: DeiT-S and LV-ViT-S at five keep ratios, and the ablation of stages."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ class Printed:
 
 
 def by_ratio(label: str, architecture: str, printed: dict[float | None, str]) -> list[Printed]:
+    """Return the rows of one model, by keep ratio; None is the unreduced model."""
     sites = SITES[architecture]
     return [Printed(label, architecture, gmacs, rho, sites if rho else ()) for rho, gmacs in printed.items()]
 
@@ -59,7 +60,7 @@ def dynamicvit() -> Table:
 
 
 def build(printed: Printed) -> nn.Module:
-    """Build the model of a row, with its predictors, as shapes."""
+    """Build the model of a row, with its predictors, on the meta device."""
     model = build_shapes(printed.architecture)
     if printed.rho is None:
         return model
@@ -68,10 +69,12 @@ def build(printed: Printed) -> nn.Module:
 
 
 def figure(printed: Printed, macs: int) -> Figure:
+    """Pair the printed cost with ours."""
     return Figure(printed.gmacs, macs, tolerance=TOLERANCE)
 
 
 def row(printed: Printed, gmacs: Figure) -> Row:
+    """Return the row of one model."""
     sites = ", ".join(map(str, printed.sites))
     cells = (printed.label, printed.rho, sites, gmacs.value, gmacs.counted, gmacs.off_by(3))
     return Row(cells, verdict(gmacs))

@@ -1,4 +1,4 @@
-"""Table 1 of task-agnostic distillation into EViT: parameters, MACs and speed of a student, pruned or not."""
+"""Table 1 of task-agnostic distillation into EViT: parameters, MACs and speed of pruned and unpruned models."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ one digit after the point.
 Rule: MACs of matrix products, linear layers and convolutions without biases, one for each element that a LayerNorm \
 reads, and one for each element-wise multiplication: queries by their scale, LayerScale, and the weights of fused \
 tokens.
-"true MACs" is fv.cost: products, linear layers and convolutions only, with the class token's row of attention, which \
-foveate computes beside a fused kernel and the paper's models read off the whole matrix.
+"true MACs" is fv.cost: products, linear layers and convolutions only, including the class token's row of attention. \
+foveate computes that row next to a fused kernel; the paper's models read it off the full matrix.
 EViT prunes in blocks 3, 6 and 9, between attention and MLP. The printed MACs are those of dropping the inattentive \
-tokens, though the paper describes fusing them; with the fused token they are in the rows marked so, where nothing is \
-printed.
+tokens, though the paper describes fusing them; the rows marked "fused" count the fused token and have no printed \
+value.
 ViT-S/14 has no LayerScale. ViT-L is DINOv2's ViT-L/14 with LayerScale and positions for 518 px. Its mask token, which \
 timm's model lacks, is added to the parameters; it costs no MACs."""
 UNMEASURED = """
@@ -53,7 +53,7 @@ timed alone. Printed speed-ups are quotients of printed rates; the MAC ratio is 
 
 @dataclass(frozen=True)
 class Printed:
-    """A line of the paper's table, or nothing. Counts are in millions."""
+    """A row of the paper's table; values that are not printed are None. Counts are in millions."""
 
     params: str | None = None
     macs: str | None = None
@@ -62,7 +62,7 @@ class Printed:
 
 @dataclass(frozen=True)
 class Model:
-    """A model by name, with the options that make it the paper's."""
+    """A model by name, with the options that match the paper."""
 
     name: str
     options: dict[str, Any]
@@ -72,7 +72,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of ours: a model, and how it is pruned."""
+    """One of our rows: a model, and how it is pruned."""
 
     name: str
     model: Model
@@ -90,7 +90,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Count:
-    """What the model of one line has and costs."""
+    """Parameters and costs of one row's model."""
 
     params: int
     as_paper: int
@@ -98,7 +98,7 @@ class Count:
 
 
 VIT_S = Model("vit_small_patch16_224", {"patch_size": 14, "num_classes": 0})
-# its positions are for 518 px, and are resized to the image
+# its position embeddings are for 518 px and are resized to the image
 VIT_L = Model("vit_large_patch14_dinov2", {"num_classes": 0, "dynamic_img_size": True}, mask_token=True)
 PRINTED = {
     "ViT-S": Printed("21.6", "6127.2", 940.9),
@@ -135,7 +135,7 @@ def evit(speed: SpeedOptions | None = None) -> Table:
 
 
 def count(line: Line) -> Count:
-    """Build the line's model as shapes, prune it and count it."""
+    """Build the row's model on the meta device, prune it and count it."""
     model: Any = build_shapes(line.model.name, **line.model.options)
     fv.reduce_(model, line.method, line.schedule)
     cost = fv.cost(model, IMAGE_SIZE)
@@ -145,7 +145,7 @@ def count(line: Line) -> Count:
 
 
 def elementwise(model: Any) -> int:
-    """Count what the paper's rule adds to products: normalized, scaled and fused elements."""
+    """Count what the paper's rule adds to matrix products: normalized, scaled and fused elements."""
     reducer, family = reducer_of(model), inspect(model)
     assert reducer is not None
     assert reducer.method is not None
@@ -163,19 +163,19 @@ def elementwise(model: Any) -> int:
 
 
 def elements_per_channel(*modules: nn.Module) -> int:
-    """Return how many of the modules, norms and layer scales, are charged per element; an Identity is not."""
+    """Return how many of the norms and layer scales count per element; an Identity does not."""
     return sum(not isinstance(module, nn.Identity) for module in modules)
 
 
 def fused_tokens(method: Method, plan: Plan, block: int) -> int:
-    """Return how many tokens are weighted and summed to one in ``block``."""
+    """Return how many tokens are fused into one in ``block``."""
     if not (isinstance(method, fv.EViT) and method.fuse and plan.acts_in(block)):
         return 0
     return plan.before(block) - (plan.counts[block] - 1)
 
 
 def speeds(options: SpeedOptions) -> Table:
-    """Time every printed line: each EViT in turns with the unpruned student, the teacher by itself."""
+    """Time every printed row: each EViT in turns with the unpruned student, the teacher alone."""
     pruned = [(line, timed(line, options)) for line in LINES if line.name in PRINTED and line.rate is not None]
     alone = timed(TEACHER, options)
     student_rate = mean(result.unreduced_per_second for _, result in pruned)
@@ -189,7 +189,7 @@ def speeds(options: SpeedOptions) -> Table:
 
 
 def timed(line: Line, options: SpeedOptions) -> SpeedResult:
-    """Time the line's model, with weights, in turns with itself unpruned."""
+    """Time the row's model, with weights, in turns with itself unpruned."""
     pruned = line.rate is not None
     with options.progress(f"{line.name}, batch {BATCH_SIZE}") as progress:
         if progress is not None:  # building the model and warming up take long enough to show that work began
@@ -208,12 +208,12 @@ def timed(line: Line, options: SpeedOptions) -> SpeedResult:
 
 
 def unpruned_row(line: Line, per_second: float, rounds: int | None) -> Row:
-    """A rate without a speed-up."""
+    """Return a row with a rate but no speed-up."""
     return Row((line.name, PRINTED[line.name].per_second, per_second, None, None, None, None, None, rounds))
 
 
 def pruned_row(line: Line, result: SpeedResult) -> Row:
-    """A rate, and what pruning gained over the unpruned student."""
+    """Return a row with a rate and the speed-up over the unpruned student."""
     printed, unpruned = PRINTED[line.name].per_second, PRINTED[STUDENT.name].per_second
     assert printed is not None
     assert unpruned is not None

@@ -1,4 +1,4 @@
-"""A printed figure beside ours, and the one rule by which the two are compared."""
+"""A printed number next to ours, and the rule that compares the two."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MEGA, GIGA = 10**6, 10**9
 
 @dataclass(frozen=True)
 class Figure:
-    """A number as a paper prints it, beside the number we count.
+    """A number as a paper prints it, next to the number we count.
 
     They match if ours, rounded to the digits that are printed, is the printed number. Papers do not state how they
     round a half, so either neighbor of an exact half matches. The comparison is in whole numbers and so exact.
@@ -23,12 +23,12 @@ class Figure:
     unit: int = GIGA
     """What the printed number is a multiple of."""
     tolerance: float | None = None
-    """Largest difference, in units, of a paper that is known to count otherwise; it replaces the rounding."""
+    """Largest difference, in units, for a paper that counts differently; it replaces the rounding."""
     judged: bool = True
 
     @property
     def digits(self) -> int:
-        """How many digits are printed after the point."""
+        """The number of printed decimal digits."""
         return len((self.printed or "").partition(".")[2])
 
     @property
@@ -58,14 +58,14 @@ class Figure:
         return self.matches if self.judged else None
 
     def off_by(self, digits: int) -> float | None:
-        """Our number minus the printed one, to ``digits`` after the point."""
+        """Return our number minus the printed one, rounded to ``digits`` decimals."""
         if self.counted is None or self.value is None:
             return None
         return round(self.counted - self.value, digits)
 
 
 def verdict(*figures: Figure) -> bool | None:
-    """Return whether all judged figures hold; None if there are none."""
+    """Return whether all judged figures hold; None if none is judged."""
     judged = [figure.holds for figure in figures if figure.holds is not None]
     return all(judged) if judged else None
 

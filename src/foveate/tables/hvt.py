@@ -24,7 +24,7 @@ Section 4.2 prints FLOPs only."""
 
 
 def small(place: str, label: str, flops: str, params: str | None, classes: int = 100, **options: Any) -> PrintedModel:
-    """A row about HVT-S, with four stages unless ``options`` has another number."""
+    """Return a row for HVT-S, with four stages unless ``options`` sets another number."""
     return PrintedModel(place, label, flops, params, "hvt_small", {"stages": 4, "num_classes": classes, **options})
 
 
@@ -91,7 +91,7 @@ def hvt() -> Table:
 
 
 def count(printed: PrintedModel) -> tuple[Row, tuple[Figure, Figure]]:
-    """Build the model of a row and put what it costs beside what is printed."""
+    """Build the model of a row and compare its cost with the printed one."""
     model = printed.build()
     cost = fv.cost(model)
     flops, params = printed.figures(papers_flops(model) if printed.judged else None, cost.params)
@@ -115,7 +115,7 @@ def papers_flops(model: Any) -> int:
 
 
 def pooling_elements(model: Any) -> Sequence[int]:
-    """Return what the rule adds for each pooling: the elements that enter it; for a convolution its bias."""
+    """Return what the rule adds for each pooling: its input elements or, for a convolution, its bias."""
     method = inspect(model).reduction.method
     if method is None:
         return ()

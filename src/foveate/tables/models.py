@@ -1,4 +1,4 @@
-"""The models of tables, as shapes: costs are read off them, so they need no memory and no initial weights."""
+"""The models of tables on the meta device: costs need only shapes, not memory or weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILLS = frozenset({"uniform_", "normal_", "zero_", "fill_", "erfinv_", "mul_", "
 
 
 class _SkipInitialization(TorchFunctionMode):
-    """Skip what fills weights: on the meta device it changes nothing, but takes most of the time to build a model."""
+    """Skip weight initialization, which has no effect on the meta device but takes most of the build time."""
 
     def __torch_function__(
         self, func: Callable, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -35,7 +35,7 @@ def build_shapes(name: str, **options: Any) -> nn.Module:
 
     Args:
         name: Any name that ``load_model`` takes.
-        **options: What the model's library takes, e.g. ``num_classes``.
+        **options: Passed to the model's library, e.g. ``num_classes``.
 
     Raises:
         ValueError: If there is no such model, or it does not take the options.
@@ -45,7 +45,7 @@ def build_shapes(name: str, **options: Any) -> nn.Module:
 
 
 def steps_of(model: nn.Module) -> list[StepShape]:
-    """Return the shape of each block's step in a reduced model, of those too that keep all tokens; else nothing."""
+    """Return the shape of each block's step in a reduced model, including those that keep all tokens."""
     reducer = reducer_of(model)
     if reducer is None:
         return []
@@ -66,9 +66,9 @@ class PrintedModel:
     judged: bool = True
 
     def build(self) -> Any:
-        """Build the model as shapes."""
+        """Build the model on the meta device."""
         return build_shapes(self.architecture, **self.options)
 
     def figures(self, flops: int | None, params: int) -> tuple[Figure, Figure]:
-        """Put the printed FLOPs and parameters beside what we count."""
+        """Pair the printed FLOPs and parameters with our counts."""
         return Figure(self.flops, flops, judged=self.judged), Figure(self.params, params, MEGA, judged=self.judged)

@@ -78,7 +78,7 @@ def table(name: str) -> Callable[[Builder], Builder]:
 
     def decorate(build: Builder) -> Builder:
         if name in _TABLES:
-            raise ValueError(f"Two tables are called {name!r}.")
+            raise ValueError(f"A table named {name!r} is already registered.")
         _TABLES[name] = build
         return build
 

@@ -35,8 +35,8 @@ K-Means T n K d.
 adds the clusterings foveate leaves out. K-Medoids runs two iterations here, which read one table of all distances, as \
 in the paper; by default foveate runs one, which needs (n - K) K d only.
 T = 4 is fitted: the supplement gives no number of iterations. Table 3, level 0 is off with it and is not judged: its \
-4.7 needs T between 2.4 and 3.0, the other levels for 3.9 to 4.05. T = 5 charged only where K < n meets the same \
-seven.
+4.7 needs T between 2.4 and 3.0, the other levels 3.9 to 4.05. T = 5, counted only where K < n, matches the same seven \
+levels.
 Weighted and unweighted clustering cost the same, in print and here, and are counted once. Head counts are not \
 printed and do not matter to the cost.
 K lists that rise are clamped to their running minimum (table 4: level 7; table 5: levels 4-7). Table 3, level 0 \
@@ -48,7 +48,7 @@ differences of rounded numbers and do not round from ours."""
 
 @dataclass(frozen=True)
 class PrintedCost:
-    """One printed cost, and what it was measured on; ``level`` is None for an unreduced model."""
+    """One printed cost and its setting; ``level`` is None for an unreduced model."""
 
     table: int
     model: str
@@ -59,7 +59,7 @@ class PrintedCost:
 
     @property
     def share(self) -> float | None:
-        """The clustering's part, where it is printed."""
+        """The printed part of the clustering, if any."""
         return float(self.text.partition("+")[2].rstrip(")")) if "+" in self.text else None
 
     @property
@@ -68,7 +68,7 @@ class PrintedCost:
         return () if self.level is None else tuple(clamp(complete(self.level.listed)))
 
     def figure(self, counted: Count) -> Figure:
-        """Put the whole cost beside ours."""
+        """Pair the printed total cost with ours."""
         known_miss = self.level is not None and (self.table, self.level.number, self.method) in KNOWN_MISSES
         return Figure(self.text.partition(" ")[0], counted.as_paper, judged=not known_miss)
 
@@ -81,7 +81,7 @@ class Count:
     clustering: int
     """The part of ``as_run`` that is clustering."""
     left_out: int
-    """Clusterings that the paper counts and foveate does not do."""
+    """Clusterings that the paper counts but foveate does not run."""
 
     @property
     def as_paper(self) -> int:
@@ -103,7 +103,7 @@ def token_pooling() -> Table:
 
 
 def printed_costs() -> Iterator[PrintedCost]:
-    """Every printed cost, table by table."""
+    """Yield every printed cost, table by table."""
     levels = {(level.model, level.number): level for level in figures.LEVELS}
     for model, text in figures.UNREDUCED.items():
         yield PrintedCost(2, model, None, "DeiT", text)
@@ -121,18 +121,18 @@ def printed_costs() -> Iterator[PrintedCost]:
 def complete(listed: Sequence[int]) -> list[int]:
     """Repeat the last count of a printed list that is one short."""
     if len(listed) not in (DEPTH, DEPTH - 1):
-        raise ValueError(f"A list has {DEPTH} counts, or one less; got {len(listed)}: {tuple(listed)}.")
+        raise ValueError(f"A list must have {DEPTH} counts, or one less; got {len(listed)}: {tuple(listed)}.")
     return [*listed, *listed[-1:]][:DEPTH]
 
 
 def clamp(counts: Sequence[int]) -> list[int]:
-    """Return the running minimum: tokens that are gone do not come back."""
+    """Return the running minimum: removed tokens do not come back."""
     return [min(counts[: block + 1]) for block in range(len(counts))]
 
 
 @cache
 def build(width: int) -> nn.Module:
-    """Build DeiT-S at another width, as shapes."""
+    """Build DeiT-S at another width, on the meta device."""
     return build_shapes("deit_small_patch16_224", embed_dim=width, num_heads=6)
 
 
@@ -144,14 +144,14 @@ def count(model_name: str, method_name: str, counts: tuple[int, ...]) -> Count:
         return Count(fv.cost(model).macs, 0, 0)
     fv.reduce_(model, method, fv.Keep(counts))
     cost = fv.cost(model)
-    # the paper clusters also where foveate has no need to: where all tokens stay, or none
+    # the paper also counts clustering where foveate skips it: if all tokens stay, or none
     idle = [step for step in steps_of(model) if step.keep in (0, step.n)]
     fv.restore_(model)
     return Count(cost.macs, cost.reduction_macs, sum(papers_clustering(method, step) for step in idle))
 
 
 def papers_clustering(method: Method, step: StepShape) -> int:
-    """Return the paper's charge for one clustering; for K-Medoids it does not depend on iterations."""
+    """Return the paper's count for one clustering; for K-Medoids it does not depend on iterations."""
     if not isinstance(method, fv.TokenPooling):
         return 0
     if method.clustering == "kmedoids":
@@ -160,7 +160,7 @@ def papers_clustering(method: Method, step: StepShape) -> int:
 
 
 def row(cell: PrintedCost, counted: Count) -> Row:
-    """Put the printed cost beside our numbers."""
+    """Compare the printed cost with our numbers."""
     macs, clustering = cell.figure(counted), counted.clustering + counted.left_out
     return Row(
         (
@@ -181,7 +181,7 @@ def row(cell: PrintedCost, counted: Count) -> Row:
 
 
 def rule(cell: PrintedCost, macs: Figure) -> str:
-    """Describe how the cost was counted, and what was done to its list."""
+    """Describe how the cost was counted, and changes to its list of counts."""
     parts = [RULES[cell.method], cell.remark]
     if cell.level is not None:
         parts.append("12th K added" if len(cell.level.listed) < DEPTH else "")

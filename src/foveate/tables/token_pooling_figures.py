@@ -1,7 +1,7 @@
 """Tables 2-5 of the Token Pooling supplement (Marin et al., 2021) as printed, mistakes included: counts and costs.
 
 They are kept in two CSV files. Costs stay text: "1.0" and "1.00" are compared to different digits. The paper prints
-weighted and unweighted clustering at the same cost throughout, so each pair is written down once.
+weighted and unweighted clustering at the same cost throughout, so each pair is listed once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Level:
     power: str
     kmedoids: str
     kmeans: str | None  # table 3 only
-    accuracies: tuple[float, ...]  # PoWER-BERT, then the two K-Medoids; they tell which level a row of table 2 is
+    accuracies: tuple[float, ...]  # PoWER-BERT, then the two K-Medoids; they identify the level of a row of table 2
 
 
 @dataclass(frozen=True)
@@ -62,4 +62,4 @@ def _numbers(text: str) -> tuple[float, ...]:
 
 LEVELS = tuple(map(_level, _rows("token_pooling_tables_3_to_5.csv")))
 TRADE_OFFS = tuple(map(_trade_off, _rows("token_pooling_table_2.csv")))
-"""All rows but one pair two costs of one level. The paper prints 78.4 here and 78.3 in table 4 for one PoWER-BERT."""
+"""All rows but one pair two costs of the same level. For one PoWER-BERT, table 2 prints 78.4 and table 4 78.3."""

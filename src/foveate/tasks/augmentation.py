@@ -1,4 +1,4 @@
-"""What happens to training images, by timm's transforms."""
+"""Augmentation of training images with timm's transforms."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from foveate.data.preprocessing import Preprocessing
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What happens to training images; timm's transforms and Mixup."""
+    """Settings for timm's training transforms and Mixup."""
 
     kind: Literal["random", "evaluation"] = "random"
-    """``evaluation`` shows training images as evaluation does, without randomness."""
+    """``evaluation`` prepares training images as for evaluation, without randomness."""
     scale: tuple[float, ...] = (0.08, 1.0)
-    """Share of the image a random crop covers."""
+    """Smallest and largest share of the image that a random crop covers."""
     flip: float = 0.5
     color_jitter: float = 0.0
     auto_augment: str = ""
-    """timm's name of a policy: ``rand-m9-mstd0.5-inc1``."""
+    """A timm policy, e.g. ``rand-m9-mstd0.5-inc1``; empty for none."""
     erase: float = 0.0
-    """Chance that a rectangle is erased."""
+    """Probability that a rectangle is erased."""
     mixup: float = 0.0
     cutmix: float = 0.0
     mix_chance: float = 1.0
     cutmix_share: float = 0.5
-    """How often CutMix is used if both are on."""
+    """How often CutMix is used instead of Mixup if both are on."""
     interpolation: str = "bicubic"
     repeats: int = 1
-    """Times an image comes in a row, augmented anew each time; an epoch shows so many times fewer images."""
+    """Consecutive copies of each image, each augmented differently; an epoch shows fewer images by this factor."""
 
 
 def training_transform(preprocessing: Preprocessing, options: Augmentation) -> Callable[[Image.Image], Tensor]:
-    """timm's transform for training images, to the size and colors of a model."""
+    """Return timm's transform for training images, for the model's image size and normalization."""
     if options.kind == "evaluation":
         return preprocessing.evaluation()
     try:
         return _random_transform(preprocessing, options)
     except (AssertionError, KeyError, NotImplementedError) as error:
-        raise ValueError(f"timm has no such auto_augment or interpolation: {error!r}.") from error
+        raise ValueError(f"timm does not know this auto_augment or interpolation: {error!r}.") from error
 
 
 def _random_transform(preprocessing: Preprocessing, options: Augmentation) -> Callable[[Image.Image], Tensor]:
@@ -68,7 +68,7 @@ def _random_transform(preprocessing: Preprocessing, options: Augmentation) -> Ca
 
 
 def build_mixup(options: Augmentation, num_classes: int | None, smoothing: float) -> Mixup | None:
-    """timm's Mixup and CutMix, which make labels soft; None if both are off or there are no classes."""
+    """Return timm's Mixup and CutMix, which make labels soft; None if both are off or there are no classes."""
     if num_classes is None or not (options.mixup or options.cutmix):
         return None
     return Mixup(
@@ -82,14 +82,14 @@ def build_mixup(options: Augmentation, num_classes: int | None, smoothing: float
 
 
 def posterize(image: Image.Image, bits: int, **_: object) -> Image.Image:
-    """Keep the highest ``bits`` of each color. RandAugment also asks for 0 bits, which Pillow refuses since 13."""
+    """Keep the highest ``bits`` of each color. RandAugment also uses 0 bits, which Pillow rejects since version 13."""
     if bits >= 8:
         return image
     return ImageOps.posterize(image, bits) if bits >= 1 else Image.new(image.mode, image.size)
 
 
 def _operations(transform: Any) -> Iterator[Any]:
-    """The single operations of timm's RandAugment (a list) and AutoAugment (lists of lists) in a transform."""
+    """Yield the operations of timm's RandAugment (a list) and AutoAugment (lists of lists) in a transform."""
     for part in transform.transforms:
         yield from getattr(part, "ops", ())
         yield from (op for policy in getattr(part, "policy", ()) for op in policy)

@@ -1,4 +1,4 @@
-"""What every task has: targets, transforms, a loss, metrics, and a way to draw a prediction.
+"""The interface of a task: targets, transforms, a loss, metrics, and a way to draw a prediction.
 
 A new task is one file: a subclass of ``Task`` with ``@register("segmentation")``, and its ``Metrics``. The loader, the
 training loop, ``foveate eval`` and ``foveate compare`` then know it. Targets are the task's own: an integer, a mask,
@@ -22,7 +22,7 @@ from foveate.tasks.augmentation import Augmentation
 
 Mode = Literal["max", "min"]
 BatchTransform = Callable[[Tensor, Any], tuple[Tensor, Any]]
-"""Changes a whole batch of images and targets, as Mixup does."""
+"""Transforms a whole batch of images and targets, as Mixup does."""
 
 
 class Opened(NamedTuple):
@@ -30,13 +30,13 @@ class Opened(NamedTuple):
 
     data: ImageData | StreamedData
     task: Task
-    """The task with what only the data know, such as names of classes."""
+    """The task, completed with what only the data provide, such as class names."""
     mismatch: str
-    """Why targets of these data do not mean what the model predicts; empty if they do, or if there are none."""
+    """Why the targets of these data do not match what the model predicts; empty if they do, or without targets."""
 
 
 class Metrics(ABC):
-    """What one model came to over all images so far. It adds up over batches, and over processes by ``merge``."""
+    """Running metrics of one model. ``update`` adds a batch, ``merge`` adds what another process counted."""
 
     images: int = 0
 
@@ -44,12 +44,12 @@ class Metrics(ABC):
     def update(self, prediction: Any, targets: Any, reference: Any = None) -> None:
         """Add one batch.
 
-        Replace values instead of changing them in place: a pass that is interrupted goes back to a shallow copy.
+        Replace values instead of changing them in place: an interrupted pass goes back to a shallow copy.
 
         Args:
-            prediction: What ``Task.predict`` returned for the batch.
-            targets: The targets of the batch; single ones may be unknown.
-            reference: The prediction of another model for the same batch, to agree with.
+            prediction: The result of ``Task.predict`` for the batch.
+            targets: The targets of the batch; some may be unknown.
+            reference: The prediction of another model for the same batch, to compare with.
         """
 
     @abstractmethod
@@ -58,133 +58,138 @@ class Metrics(ABC):
 
     @abstractmethod
     def compute(self) -> dict[str, float]:
-        """Figures by name, in per cent where they are shares; only those of which something is known."""
+        """Return the metrics by name, shares in percent. Metrics without data are left out."""
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """Plain data, ready for JSON; ``from_state`` is its inverse."""
+        """Return plain data for JSON; ``from_state`` is its inverse."""
 
     @classmethod
     @abstractmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Metrics: ...
+    def from_state(cls, state: Mapping[str, Any]) -> Metrics:
+        """Return the metrics that ``state`` described."""
 
     def get(self, name: str) -> float | None:
-        """One figure; None if nothing is known of it."""
+        """Return one metric; None if it has no data."""
         return self.compute().get(name)
 
 
 class Task(ABC):
-    """What is predicted, how it is learned, and how it is judged. Must survive being sent to a worker process."""
+    """What is predicted, how it is learned, and how it is evaluated. Must be picklable for worker processes."""
 
     name: ClassVar[str]
     """Set by ``@register``."""
     monitor: ClassVar[str]
     """The metric by which the best model of a training run is chosen."""
     mode: ClassVar[Mode] = "max"
-    """Whether more or less of ``monitor`` is better."""
+    """Whether a higher or a lower ``monitor`` is better."""
     figures: ClassVar[tuple[str, ...]]
-    """Names of the metrics that are shown, each with an entry in ``evaluation/columns.py``."""
+    """Names of the metrics to show, each with an entry in ``evaluation/columns.py``."""
     comparisons: ClassVar[tuple[str, ...]] = ()
-    """Names of the metrics that compare with another model, and need no targets."""
+    """Names of the metrics that compare with another model and need no targets."""
     num_classes: int | None = None
-    """Classes that a model's head predicts; None if the task does not need a head of a certain size."""
+    """Classes that the model's head predicts; None if the task does not need a head of a certain size."""
 
     @classmethod
     @abstractmethod
     def for_data(cls, data: ImageData | StreamedData, **options: Any) -> Task:
-        """The task that ``data`` pose; ``options`` are the task's own, such as ``smoothing``."""
+        """Return the task for ``data``; ``options`` are the task's own, such as ``smoothing``."""
 
     @classmethod
     @abstractmethod
     def for_model(cls, model: nn.Module) -> Task:
-        """The task that ``model`` was made for; a ValueError if it predicts nothing of this kind."""
+        """Return the task that ``model`` was made for.
+
+        Raises:
+            ValueError: If the model does not predict what this task needs.
+        """
 
     # -- data
 
     @classmethod
     def open(cls, source: str, split: str, **options: Any) -> ImageData | StreamedData:
-        """The data behind ``source``, whose samples have targets of this task."""
+        """Open the data at ``source``, whose samples have targets of this task."""
         return open_data(source, split, **options)
 
     def open_matching(
         self, source: str, split: str | None = None, names: Sequence[str] | None = None, **options: Any
     ) -> Opened:
-        """Data to evaluate a model on that this task is ``for_model`` of.
+        """Open data to evaluate a model on; this task came from ``for_model``.
 
         Args:
-            source: A folder, a file or a data set; see docs/data.md.
-            split: The part of it; default: validation images, or all of data that are not divided.
-            names: The model's classes in its order.
-            options: For ``open_data``.
+            source: A folder, a file or a dataset; see docs/data.md.
+            split: The split to open. Default: the validation images, or everything if the data have no splits.
+            names: The names of the model's classes, in its order.
+            options: Passed to ``open_data``.
         """
         return Opened(open_for_evaluation(source, split, **options), self, "")
 
     @abstractmethod
     def transformed(self, transform: Any, sample: Sample) -> tuple[Tensor, Any]:
-        """Image and target after one of this task's transforms; geometry must change both alike."""
+        """Apply one of this task's transforms to an image and its target; geometry must change both alike."""
 
     @abstractmethod
     def collate(self, targets: Sequence[Any]) -> Any:
-        """The targets of a batch."""
+        """Combine the targets of a batch."""
 
     def evaluation_transform(self, preprocessing: Preprocessing) -> Any:
-        """What happens to an image before it is evaluated."""
+        """Return the transform for evaluation images."""
         return preprocessing.evaluation()
 
     @abstractmethod
     def training_transform(self, preprocessing: Preprocessing, options: Augmentation) -> Any:
-        """What happens to an image, and to its target with it, before it is trained on."""
+        """Return the transform for training images and their targets."""
 
     def batch_transform(self, options: Augmentation) -> BatchTransform | None:
-        """What happens to a whole training batch; None for nothing."""
+        """Return the transform for whole training batches; None for none."""
         return None
 
     @abstractmethod
     def unknown_like(self, targets: Any) -> Any:
-        """As many unknown targets."""
+        """Return as many unknown targets."""
 
     def read_targets(self, given: Any, count: int) -> Any:
-        """Targets of ``count`` images as a caller gives them with tensors; None for none."""
+        """Convert targets that a caller passed with ``count`` image tensors; ``given`` may be None."""
         return given
 
     def why_unusable(self, targets: Any) -> str:
-        """Why a batch of targets cannot be those of this task; empty if they can."""
+        """Return why a batch of targets does not fit this task; empty if it does."""
         return ""
 
     def any_known(self, targets: Any) -> bool:
-        """Whether any of the targets is known."""
+        """Return whether any of the targets is known."""
         return True
 
     # -- model
 
     def fit_head_(self, model: nn.Module) -> None:
-        """Give ``model`` the head that the task needs, a new one only if its own does not fit."""
+        """Give ``model`` a head for the task; its own stays if it fits."""
         return
 
     @abstractmethod
     def predict(self, model: nn.Module, images: Tensor) -> Any:
-        """The part of the model's output that the task reads."""
+        """Run the model and return the part of its output that the task reads."""
 
     def check_prediction(self, prediction: Any, reference: Any, name: str) -> None:
-        """Raise a ValueError if a prediction is not finite or not comparable with ``reference``."""
+        """Raise a ValueError if a prediction is not finite or cannot be compared with ``reference``."""
         return
 
     @abstractmethod
     def loss(self, prediction: Any, targets: Any) -> Tensor:
-        """Mean over the images of a batch."""
+        """Return the mean loss over the images of a batch."""
 
     @abstractmethod
     def metrics(self) -> Metrics:
-        """Metrics that have seen nothing yet."""
+        """Return empty metrics."""
 
-    # -- people
+    # -- display
 
     def caption(self, target: Any) -> str:
-        """A target in words; empty if there are none for it."""
+        """Return a target in words; empty if it has no name."""
         return ""
 
     def draw(self, image: Image.Image, prediction: Any) -> Image.Image:
-        """A copy of ``image`` that shows what was predicted for it."""
+        """Return a copy of ``image`` with the prediction drawn on it."""
         return image.copy()
 
 
@@ -193,31 +198,40 @@ AnyTask = TypeVar("AnyTask", bound=type[Task])
 
 
 def register(name: str) -> Callable[[AnyTask], AnyTask]:
-    """Make a task known by ``name``, on the command line and in recipes."""
+    """Register a task under ``name``, for the command line and recipes.
 
-    def note(cls: AnyTask) -> AnyTask:
+    Raises:
+        ValueError: If the name is taken.
+    """
+
+    def decorate(cls: AnyTask) -> AnyTask:
         if name in _TASKS:
-            raise ValueError(f"There is a task {name!r} already: {_TASKS[name].__name__}.")
+            raise ValueError(f"A task named {name!r} is already registered: {_TASKS[name].__name__}.")
         cls.name = name
         _TASKS[name] = cls
         return cls
 
-    return note
+    return decorate
 
 
 def find_task(name: str) -> type[Task]:
-    """The task registered by ``name``."""
+    """Return the task registered under ``name``.
+
+    Raises:
+        ValueError: If there is none.
+    """
     if name not in _TASKS:
         raise ValueError(f"There is no task {name!r}. Known: {', '.join(task_names())}.")
     return _TASKS[name]
 
 
 def task_names() -> list[str]:
+    """Return the names of all registered tasks."""
     return sorted(_TASKS)
 
 
 def to_device(targets: Any, device: torch.device) -> Any:
-    """Targets on ``device``: tensors, and tensors inside lists, tuples and dictionaries."""
+    """Move targets to ``device``: tensors, also inside lists, tuples and dictionaries."""
     if isinstance(targets, Tensor):
         return targets.to(device)
     if isinstance(targets, Mapping):
@@ -228,7 +242,7 @@ def to_device(targets: Any, device: torch.device) -> Any:
 
 
 def chunk(targets: Any, parts: int) -> list[Any]:
-    """The targets of a batch in ``parts`` equal parts, as ``Tensor.chunk`` divides its images."""
+    """Split the targets of a batch into ``parts`` parts, as ``Tensor.chunk`` splits its images."""
     if isinstance(targets, Tensor):
         return list(targets.chunk(parts))
     if isinstance(targets, Mapping):
@@ -239,7 +253,7 @@ def chunk(targets: Any, parts: int) -> list[Any]:
 
 
 def first(targets: Any, count: int) -> Any:
-    """The targets of the first ``count`` images of a batch."""
+    """Return the targets of the first ``count`` images of a batch."""
     if isinstance(targets, Mapping):
         return {key: first(value, count) for key, value in targets.items()}
     return targets[:count]

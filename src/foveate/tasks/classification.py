@@ -30,13 +30,13 @@ class ClassificationMetrics(Metrics):
     hits: int = 0
     hits5: int = 0
     agreeing: int = 0
-    """Images on which the decision is that of the reference."""
+    """Images with the same decision as the reference."""
     divergence: float = 0.0
     """Sum of KL(reference || this)."""
     loss: float = 0.0
     """Sum of the cross-entropy over labeled images."""
     compared: int = 0
-    """Images for which there was a reference."""
+    """Images with a reference."""
 
     def update(self, prediction: Tensor, targets: Tensor, reference: Tensor | None = None) -> None:
         known = targets >= 0
@@ -77,12 +77,12 @@ class ClassificationMetrics(Metrics):
 @register("classification")
 @dataclass(frozen=True)
 class Classification(Task):
-    """Targets are integers, -1 for those not known, or rows of probabilities once Mixup has mixed them."""
+    """Targets are integers, -1 if unknown, or rows of probabilities after Mixup."""
 
     num_classes: int | None = None
-    """None for data without classes, on which nothing is classified."""
+    """None for data without classes."""
     classes: tuple[str, ...] | None = None
-    """Names of the classes, in the order of their numbers."""
+    """Class names, by index."""
     smoothing: float = 0.0
     """Label smoothing of the loss."""
 
@@ -99,7 +99,7 @@ class Classification(Task):
         predicted = inspect(model).num_classes
         if predicted is None:
             raise ValueError(
-                f"This {type(model).__name__} predicts no classes, so there are no decisions to evaluate. Use a model "
+                f"This {type(model).__name__} does not predict classes, so there is nothing to evaluate. Use a model "
                 "with a classifier, or train one: foveate train linear-probe."
             )
         return cls(predicted)
@@ -107,10 +107,10 @@ class Classification(Task):
     def open_matching(
         self, source: str, split: str | None = None, names: Sequence[str] | None = None, **options: Any
     ) -> Opened:
-        """A folder alone numbers its classes by what it holds, so names decide what its labels mean."""
+        """Open the data with the model's class names: a folder numbers its classes only by what it contains."""
         options["allow_empty_classes"] = True
         if names is not None and len(names) != self.num_classes:
-            raise ValueError(f"{len(names)} classes are named, and the model predicts {self.num_classes}.")
+            raise ValueError(f"There are {len(names)} class names, but the model predicts {self.num_classes} classes.")
         mismatch = ""
         try:
             data = open_for_evaluation(source, split, classes=names, **options)
@@ -126,11 +126,11 @@ class Classification(Task):
             return ""
         if data.classes is not None and len(data.classes) != self.num_classes:
             return (
-                f"{source} has {len(data.classes)} classes by name and the model predicts {self.num_classes}: which is "
-                "which? Give --classes FILE (classes=[...] in Python), the names of the model's classes in its order."
+                f"{source} has {len(data.classes)} named classes, but the model predicts {self.num_classes}. Name the "
+                "model's classes, in its order: --classes FILE (classes=[...] in Python)."
             )
         if data.num_classes is not None and self.num_classes is not None and data.num_classes > self.num_classes:
-            return f"{source} has {data.num_classes} classes and the model predicts {self.num_classes}."
+            return f"{source} has {data.num_classes} classes, but the model predicts {self.num_classes}."
         return ""
 
     def transformed(self, transform: Any, sample: Sample) -> tuple[Tensor, Any]:
@@ -156,7 +156,7 @@ class Classification(Task):
     def why_unusable(self, targets: Tensor) -> str:
         if self.num_classes is None or int(targets.max()) < self.num_classes:
             return ""
-        return f"a label is {int(targets.max())}, the model predicts {self.num_classes} classes"
+        return f"a label is {int(targets.max())}, but the model predicts {self.num_classes} classes"
 
     def any_known(self, targets: Tensor) -> bool:
         return bool((targets >= 0).any())
@@ -172,11 +172,11 @@ class Classification(Task):
     def check_prediction(self, prediction: Tensor, reference: Tensor, name: str) -> None:
         if not bool(prediction.isfinite().all()):
             raise ValueError(
-                f"{name}: the model's outputs are not finite on these images. Look at its weights and precision."
+                f"{name}: the model's outputs are NaN or infinite on these images. Check its weights and precision."
             )
         if prediction.shape != reference.shape:
             raise ValueError(
-                f"{name} predicts {prediction.shape[1]} classes, the unreduced model {reference.shape[1]}."
+                f"{name} predicts {prediction.shape[1]} classes, but the unreduced model {reference.shape[1]}."
             )
 
     def loss(self, prediction: Tensor, targets: Tensor) -> Tensor:
@@ -191,24 +191,24 @@ class Classification(Task):
         return self.classes[number] if self.classes is not None and 0 <= number < len(self.classes) else ""
 
     def draw(self, image: Image.Image, prediction: Tensor) -> Image.Image:
-        """The name of the first class, or its number, and its probability in the upper left corner."""
+        """Write the top class, or its index, and its probability into the upper left corner."""
         best = int(prediction.argmax())
-        words = f"{self.caption(best) or best} {float(prediction.softmax(dim=-1)[best]):.0%}"
+        text = f"{self.caption(best) or best} {float(prediction.softmax(dim=-1)[best]):.0%}"
         drawn = image.convert("RGB")
         canvas = ImageDraw.Draw(drawn)
-        canvas.rectangle(canvas.textbbox((2, 2), words), fill="white")
-        canvas.text((2, 2), words, fill="black")
+        canvas.rectangle(canvas.textbbox((2, 2), text), fill="white")
+        canvas.text((2, 2), text, fill="black")
         return drawn
 
 
 def correct(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """How many of the images have their label first, and among the first five."""
+    """Count the images whose label is the top prediction, and among the top five."""
     best = logits.topk(min(5, logits.shape[1]), dim=1).indices
     hit = best == labels[:, None]
     return {"top1": hit[:, 0].sum().float(), "top5": hit.sum().float()}
 
 
 def divergence(reference: Tensor, logits: Tensor) -> Tensor:
-    """Sum over a batch of KL(p || q) = sum_c p_c (log p_c - log q_c), p from ``reference``, q from ``logits``."""
+    """Sum KL(p || q) over a batch: KL = sum_c p_c (log p_c - log q_c), p from ``reference``, q from ``logits``."""
     log_p, log_q = reference.double().log_softmax(dim=1), logits.double().log_softmax(dim=1)
     return (log_p.exp() * (log_p - log_q)).sum()

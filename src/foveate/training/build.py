@@ -1,4 +1,4 @@
-"""From a configuration to the things a run is made of: model, data, augmentation, objective, optimizer, schedule."""
+"""Build the parts of a run from its configuration: data, task, model, objective, optimizer, learning-rate schedule."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ Data = ImageData | StreamedData
 
 
 def build_accelerator(precision: str) -> Accelerator:
-    """accelerate's device and processes. Batches are divided by the loop, so its own accumulation stays off."""
+    """Set up accelerate's device and processes. The loop splits batches, so accelerate's own accumulation stays off."""
     on_cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not (torch.accelerator.is_available() or has_tpu())
     if precision == "fp16" and on_cpu:
-        raise ValueError("optimizer.precision=fp16 is not for a CPU, which would train without it. Use bf16 or no.")
+        raise ValueError("optimizer.precision=fp16 does not work on a CPU. Use bf16 or no.")
     try:
         return Accelerator(
-            cpu=on_cpu,  # which torchrun does not say, and processes would not find each other
+            cpu=on_cpu,  # torchrun does not set it, and the processes would not find each other
             mixed_precision=precision,
             gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
-            # a mask token, a head that distillation does not read: models have parameters without a gradient
+            # some parameters get no gradient: a mask token, or a head that distillation does not use
             kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
         )
     except ValueError as error:
@@ -60,9 +60,13 @@ def build_accelerator(precision: str) -> Accelerator:
 
 
 def open_both(section: DataSection) -> tuple[Data, Data | None]:
-    """The data to train on and to evaluate on; whatever is wrong with either is an error before anything is trained."""
+    """Open the training and the validation data; validation data are None if ``data.val`` is empty.
+
+    Raises:
+        DataError: If either cannot be used.
+    """
     if not section.source:
-        raise DataError("There is nothing to train on. Give --data, see docs/data.md for what it can be.")
+        raise DataError("No training data given. Set --data; docs/data.md lists what it can be.")
     given = {
         "length": section.epoch_images,
         "label_column": section.label_column,
@@ -75,24 +79,28 @@ def open_both(section: DataSection) -> tuple[Data, Data | None]:
     options |= {"download": True} if section.download else {}
     train = find_task(section.task).open(section.source, section.train, **options)
     if section.labels and not train.labeled:
-        raise DataError(f"{section.source} has no labels, and this recipe learns from them. Distillation does not.")
+        raise DataError(
+            f"{section.source} has no labels, but this recipe needs them. Only distillation works without labels."
+        )
     if not section.val:
         return train, None
     val = _validation_data(section, train, options)
     if section.labels and not val.labeled:
-        raise DataError(f"{section.source} has no labels in {section.val!r}. Leave it out: --set data.val=.")
+        raise DataError(
+            f"{section.source} has no labels in {section.val!r}. Train without evaluation: --set data.val=."
+        )
     return train, val
 
 
 def _validation_data(section: DataSection, train: Data, options: dict[str, Any]) -> Data:
-    """With the classes of the training data, so that labels mean the same."""
+    """Open the validation data with the classes of the training data, so that labels mean the same."""
     same: dict[str, Any] = {"classes": train.classes} if train.classes else {"num_classes": train.num_classes}
     options = {name: value for name, value in options.items() if name not in ("length", "num_classes", "classes")}
     return find_task(section.task).open(section.source, section.val, **options, **(same if section.labels else {}))
 
 
 def build_task(config: TrainConfig, data: Data) -> Task:
-    """The task that the training data pose; a distillation leaves the model's head alone."""
+    """Return the task for the training data; distillation leaves the model's head unchanged."""
     task = find_task(config.data.task)
     if config.objective.kind == "distill":
         return task()
@@ -100,15 +108,16 @@ def build_task(config: TrainConfig, data: Data) -> Task:
 
 
 def build_model(config: TrainConfig, task: Task) -> tuple[nn.Module, bool]:
-    """The model that is trained, with a head for ``task``, reduced and frozen by the recipe.
+    """Build the model to train, with a head for ``task``, reduced and frozen according to the recipe.
 
-    And whether its classifier is new while the rest of it is trained.
+    Returns:
+        The model, and whether its classifier is new while the rest is pretrained.
     """
     section, num_classes = config.model, task.num_classes
     if not section.name:
-        raise ValueError("There is nothing to train. Give --model, such as deit_small_patch16_224.")
+        raise ValueError("No model given. Set --model, e.g. --model deit_small_patch16_224.")
     check_start(section)
-    pretrained = section.pretrained and not section.weights  # a file of weights outranks the library's
+    pretrained = section.pretrained and not section.weights  # a file of weights takes precedence over the library's
     options = section.options | class_options(section.name, num_classes, pretrained)
     model, untrained = load_with_report(
         section.name, pretrained=pretrained, weights=section.weights or None, options=options
@@ -123,32 +132,32 @@ def build_model(config: TrainConfig, task: Task) -> tuple[nn.Module, bool]:
 
 
 def check_own_teacher(section: ObjectiveSection, new_classifier: bool) -> None:
-    """Refuse to follow the model at the start where that one knows nothing of the classes."""
+    """Raise a ValueError if the initial model would be a teacher with an untrained classifier."""
     weights = {"classify": section.self_kl, "dynamicvit": section.kl_weight}
     if new_classifier and weights.get(section.kind):
         name = "self_kl" if section.kind == "classify" else "kl_weight"
         raise ValueError(
-            f"The model gets a new classifier for these classes, and objective.{name} would make its untrained "
-            "predictions a target. Train the classifier first (foveate train linear-probe), keep the model's own "
-            f"(data.classes=FILE), or leave the target out: --set objective.{name}=0."
+            f"The model gets a new classifier for these classes, and objective.{name} would use its untrained "
+            "predictions as targets. Train the classifier first (foveate train linear-probe), keep the model's own "
+            f"(data.classes=FILE), or turn the targets off: --set objective.{name}=0."
         )
 
 
 def check_start(section: ModelSection) -> None:
-    """Refuse what the source of a model could only ignore."""
+    """Raise a ValueError for settings that a saved or pretrained model would ignore."""
     if not brings_architecture(section.name):
         return
     if section.options:
         raise ValueError(
-            f"{section.name} brings its own architecture, and model.options={section.options} cannot change it. "
+            f"{section.name} has a fixed architecture that model.options={section.options} cannot change. "
             "Leave them out: --set model.options={}."
         )
     if comes_trained(section.name, False, None) and not section.pretrained and not Path(section.name).is_dir():
-        raise ValueError(f"{section.name} comes with its weights. Set --set model.pretrained=true.")
+        raise ValueError(f"{section.name} always comes with its weights. Use --set model.pretrained=true.")
 
 
 def apply_reduction_(model: nn.Module, section: ReductionSection) -> None:
-    """Reduce ``model``. One that is loaded reduced stays so unless the recipe names a method, or ``none``."""
+    """Reduce ``model`` in place. A model loaded reduced stays so unless the recipe names a method, or ``none``."""
     reduction = reduction_from(section)
     if reduction is None:
         return
@@ -159,26 +168,26 @@ def apply_reduction_(model: nn.Module, section: ReductionSection) -> None:
     except PlanError as error:
         if reduction.schedule is not None:
             raise
-        raise ValueError(f"{error} In a run: reduction.keep_rate, budget, remove, keep or schedule.") from error
+        raise ValueError(f"{error} Set one of reduction.keep_rate, budget, remove, keep and schedule.") from error
 
 
 def reduction_from(section: ReductionSection) -> Reduction | None:
-    """The reduction that a recipe asks for; None if the model stays as it is loaded."""
+    """Return the reduction of a recipe; None if the model stays as loaded."""
     schedule = schedule_of(section)
     unit_qk: Any = section.unit_qk or None
     if section.method == "none":
         return Reduction(unit_qk=unit_qk)
     if not section.method:
         if schedule is not None or section.warms_up or unit_qk:
-            raise ValueError("reduction has values and no method. Name one, or none: --set reduction.method=none.")
+            raise ValueError("reduction has values but no method. Set reduction.method to a method, or to none.")
         return None
     if section.warms_up and not section.keep_rate:
-        raise ValueError("reduction.warmup_start and warmup_epochs let reduction.keep_rate fall, which is not set.")
+        raise ValueError("reduction.warmup_start and warmup_epochs need reduction.keep_rate, which is not set.")
     return Reduction(build_method(section.method, section.options), schedule, section.exact_last_block, unit_qk)
 
 
 def schedule_of(section: ReductionSection) -> Schedule | None:
-    """The one schedule a section asks for; None where the method fixes its own counts."""
+    """Return the schedule of a section; None if the method has fixed counts."""
     return make_schedule(
         keep_rate=section.keep_rate or None,
         budget=section.budget or None,
@@ -190,7 +199,7 @@ def schedule_of(section: ReductionSection) -> Schedule | None:
 
 
 def warm_keep_rate(section: ReductionSection, epoch: float) -> float:
-    """EViT's warm-up: the keep rate falls from 1 along half a cosine, and then stays."""
+    """Return the keep rate of EViT's warmup: it falls from 1 along half a cosine, then stays constant."""
     if epoch >= section.warmup_start + section.warmup_epochs:
         return section.keep_rate
     if epoch < section.warmup_start:
@@ -200,23 +209,24 @@ def warm_keep_rate(section: ReductionSection, epoch: float) -> float:
 
 
 def check_warm_up(config: TrainConfig, epoch_steps: int) -> None:
-    """A run that ends before its keep rate is reached would leave a model with too many tokens."""
+    """Raise a ValueError if the run ends before the keep rate is reached: the model would keep too many tokens."""
     section, epochs = config.reduction, float(config.schedule.epochs * config.schedule.cycles)
     if config.run.steps:
         epochs = min(epochs, config.run.steps / epoch_steps)
     reached = section.warmup_start + section.warmup_epochs
     if reached > epochs:
         raise ValueError(
-            f"The keep rate is {section.keep_rate:g} from epoch {reached:g} on, and the run ends after {epochs:g}. "
-            "Shorten the warm-up: --set reduction.warmup_start=0 reduction.warmup_epochs=1."
+            f"The keep rate reaches {section.keep_rate:g} at epoch {reached:g}, but the run ends after {epochs:g}. "
+            "Shorten the warmup: --set reduction.warmup_start=0 reduction.warmup_epochs=1."
         )
 
 
 def build_objective(config: TrainConfig, model: nn.Module, task: Task) -> Objective:
+    """Build the objective, with its teacher if it has one."""
     section = config.objective
     if section.kind == "distill":
         if not section.teacher:
-            raise ValueError("Distillation needs a teacher: --set objective.teacher=vit_large_patch14_dinov2.")
+            raise ValueError("Distillation needs a teacher, e.g. --set objective.teacher=vit_large_patch14_dinov2.")
         pretrained = not section.teacher_weights
         teacher = load_model(
             section.teacher, pretrained=pretrained, weights=section.teacher_weights, options=section.teacher_options
@@ -224,33 +234,35 @@ def build_objective(config: TrainConfig, model: nn.Module, task: Task) -> Object
         return Distill(model, teacher, section.tokens, section.patch_weight)
     if section.kind == "power-search":
         if not isinstance(inspect(model).reduction.method, fv.PoWERSearch):
-            raise ValueError("power-search learns what reduction.method=power-search adds to the model.")
+            raise ValueError(
+                "objective.kind=power-search trains retention parameters. Set reduction.method=power-search."
+            )
         return PowerSearch(model, section.strength, section.mass, section.retention_lr, task)
     if section.kind == "dynamicvit":
         weights = {"kl": section.kl_weight, "tokens": section.token_weight, "ratio": section.ratio_weight}
-        model_at_start = initial_teacher(model) if section.kl_weight or section.token_weight else None
+        initial = initial_teacher(model) if section.kl_weight or section.token_weight else None
         slow = {"backbone_lr": section.backbone_lr, "frozen_epochs": section.frozen_epochs}
-        return Dynamic(model, task, **weights, **slow, teacher=model_at_start)
-    model_at_start = initial_teacher(model) if section.self_kl else None
-    return Classify(model, task, section.self_kl, model_at_start)
+        return Dynamic(model, task, **weights, **slow, teacher=initial)
+    initial = initial_teacher(model) if section.self_kl else None
+    return Classify(model, task, section.self_kl, initial)
 
 
 def build_optimizer(section: OptimizerSection, objective: Objective, batch_size: int) -> optim.Optimizer:
-    """timm's optimizer over the model's parameters, what the method has learned, and the objective's own."""
+    """Build timm's optimizer for the parameters of the model, the method and the objective."""
     lr = section.lr * (batch_size / section.lr_batch if section.lr_batch else 1)
     groups = [part for group in objective.param_groups() for part in _with_decay(group, section.weight_decay)]
     own = {id(p) for group in groups for p in group["params"]}
-    spared = inspect(objective.model).no_weight_decay()
-    options: dict[str, Any] = {"weight_decay": section.weight_decay, "no_weight_decay_list": spared}
+    no_decay = inspect(objective.model).no_weight_decay()
+    options: dict[str, Any] = {"weight_decay": section.weight_decay, "no_weight_decay_list": no_decay}
     if section.layer_decay:
         if not hasattr(objective.model, "group_matcher"):
-            raise ValueError(f"optimizer.layer_decay needs a timm model; this is a {type(objective.model).__name__}.")
+            raise ValueError(f"optimizer.layer_decay needs a timm model, got a {type(objective.model).__name__}.")
         rest = param_groups_layer_decay(objective.model, layer_decay=section.layer_decay, **options)
     else:
         rest = param_groups_weight_decay(objective.model, **options)
     seen = {id(p) for group in rest for p in group["params"]}
-    beside = [p for p in objective.parameters() if p.requires_grad and id(p) not in seen | own]
-    rest += [{"params": beside, "weight_decay": section.weight_decay}] if beside else []
+    extra = [p for p in objective.parameters() if p.requires_grad and id(p) not in seen | own]
+    rest += [{"params": extra, "weight_decay": section.weight_decay}] if extra else []
     for group in rest:
         scale = group.get("lr_scale", 1.0) * objective.backbone_lr
         groups.append({**group, "lr_scale": scale, "params": [p for p in group["params"] if id(p) not in own]})
@@ -269,7 +281,7 @@ def build_optimizer(section: OptimizerSection, objective: Objective, batch_size:
 
 
 def _with_decay(group: dict[str, Any], decay: float) -> list[dict[str, Any]]:
-    """A group without a weight decay of its own: its matrices decay, its biases and norms do not."""
+    """Split a group without its own weight decay: matrices decay, biases and norms do not."""
     if "weight_decay" in group:
         return [group]
     matrices, rest = ([p for p in group["params"] if (p.dim() > 1) == wanted] for wanted in (True, False))
@@ -277,13 +289,13 @@ def _with_decay(group: dict[str, Any], decay: float) -> list[dict[str, Any]]:
 
 
 def build_lr_scheduler(section: ScheduleSection, optimizer: optim.Optimizer, epoch_steps: int) -> CosineLRScheduler:
-    """The learning rate of one cycle, by step."""
+    """Build the learning-rate schedule of one cycle, updated per step."""
     if section.epochs < 1 or section.cycles < 1:
-        raise ValueError(f"schedule.epochs and cycles are 1 or more; got {section.epochs} and {section.cycles}.")
+        raise ValueError(f"schedule.epochs and cycles must be at least 1, got {section.epochs} and {section.cycles}.")
     if not 0 <= section.warmup_epochs < section.epochs:
         raise ValueError(
-            f"schedule.warmup_epochs={section.warmup_epochs} leaves nothing of {section.epochs} epochs. "
-            "Set it lower: --set schedule.warmup_epochs=0."
+            f"schedule.warmup_epochs={section.warmup_epochs} must be at least 0 and below the {section.epochs} epochs. "
+            "Turn the warmup off with --set schedule.warmup_epochs=0."
         )
     return CosineLRScheduler(
         optimizer,

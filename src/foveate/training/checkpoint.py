@@ -1,15 +1,17 @@
-"""Checkpoints: everything a run needs to go on, in one safetensors file that is either whole or not there.
+"""Checkpoints: everything a run needs to resume, in one safetensors file that is written atomically.
 
-Nothing here can execute code: tensors are safetensors, the rest is JSON in the file's header. A checkpoint is written
-beside the old one, forced to disk and then renamed, so that a crash at any moment leaves a good one.
+Reading one cannot execute code: tensors are safetensors, the rest is JSON in the file's header. A checkpoint is written
+next to the old one, flushed to disk and then renamed, so that a crash at any moment leaves a valid one.
 
-Random states are not among what is kept: every random number of a run is drawn from (seed, step) or
-(seed, epoch, image), which a resumed run knows.
+Random states are not stored: every random number of a run is drawn from (seed, step) or (seed, epoch, image), which a
+resumed run knows.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,9 +20,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from foveate.storage import force_to_disk, write_tensors
+from foveate.files import TEMPORARY, force_to_disk, write_tensors
 
-FORMAT, OLD_FORMATS = "foveate-checkpoint-2", ("foveate-checkpoint-1",)
+FORMAT, OLD_FORMATS = "foveate-checkpoint-3", ("foveate-checkpoint-1", "foveate-checkpoint-2")
 CURRENT, PREVIOUS = "checkpoint.safetensors", "checkpoint-previous.safetensors"
 
 
@@ -34,57 +36,96 @@ class Checkpoint:
 
 def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
     """Make ``checkpoint`` the current one; the one before stays beside it."""
-    current, temporary = directory / CURRENT, directory / f".{CURRENT}.tmp"
+    current = directory / CURRENT
     flat = {f"{group}/{name}": t.detach() for group, named in checkpoint.tensors.items() for name, t in named.items()}
-    header = {"format": FORMAT, "values": json.dumps(checkpoint.values)}
-    write_tensors(temporary, {name: tensor.cpu().contiguous().clone() for name, tensor in flat.items()}, header)
+    flat = {name: tensor.cpu().contiguous().clone() for name, tensor in flat.items()}
+    values = json.dumps(checkpoint.values)
+    header = {"format": FORMAT, "values": values, "checksum": _checksum(flat, values)}
+    new = directory / f".{CURRENT}.new"
+    write_tensors(new, flat, header)
     if current.exists():
         current.replace(directory / PREVIOUS)
-    temporary.replace(current)
+    new.replace(current)
     force_to_disk(directory)
+    for left_over in directory.iterdir():
+        if TEMPORARY.fullmatch(left_over.name) and CURRENT in left_over.name:
+            left_over.unlink(missing_ok=True)
     return current
 
 
+def _checksum(tensors: dict[str, Tensor], values: str) -> str:
+    """Of every name, shape and byte, and of the plain values."""
+    digest = hashlib.blake2b(values.encode(), digest_size=16)
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
 def find_checkpoint(directory: Path) -> Path | None:
-    """The newest whole checkpoint: the current one, or the one before where a crash came between two renames."""
+    """The newest checkpoint: the current one, or the one before if a crash came between two renames."""
     return next((path for name in (CURRENT, PREVIOUS) if (path := directory / name).exists()), None)
 
 
+def read_newest_checkpoint(directory: Path) -> tuple[Path, Checkpoint] | None:
+    """The newest checkpoint that is whole; a damaged one is named in a warning. None where there is none at all.
+
+    Raises:
+        ValueError: if no checkpoint of the directory can be read.
+    """
+    path = find_checkpoint(directory)
+    if path is None:
+        return None
+    try:
+        return path, read_checkpoint(path)
+    except DamagedCheckpoint as error:
+        previous = directory / PREVIOUS
+        if path == previous or not previous.exists():
+            raise
+        warnings.warn(f"{error} The run continues from {previous.name}, the checkpoint before.", stacklevel=2)
+        return previous, read_checkpoint(previous)
+
+
+class DamagedCheckpoint(ValueError):
+    """A checkpoint that is not what was written."""
+
+
 def read_checkpoint(path: Path) -> Checkpoint:
-    """What ``write_checkpoint`` wrote; anything else is refused, unread."""
+    """The checkpoint that ``write_checkpoint`` wrote.
+
+    Raises:
+        DamagedCheckpoint: if the file is truncated or was changed.
+        ValueError: if it is something else.
+    """
     try:
         with safe_open(path, "pt") as file:
             header = file.metadata() or {}
-            if header.get("format") in OLD_FORMATS:
-                raise ValueError(
-                    f"{path} was written by foveate 0.1 and such runs cannot be resumed. Start again in another "
-                    "directory, or finish the run with foveate 0.1."
-                )
-            if header.get("format") != FORMAT:
-                raise ValueError(
-                    f"{path} is a safetensors file, but not a checkpoint of foveate train.{_way_out(path)}"
-                )
+            _check_format(header, path)
             flat = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, a safetensors handle is no dict
     except (SafetensorError, OSError) as error:
-        raise ValueError(
-            f"{path} is truncated or not a checkpoint of foveate train ({error}).{_way_out(path)}"
-        ) from error
+        raise DamagedCheckpoint(f"{path} is truncated or not a checkpoint of foveate train ({error}).") from error
+    values = header.get("values", "")
+    if header.get("checksum") != _checksum(flat, values):
+        raise DamagedCheckpoint(f"{path} is damaged: its checksum does not fit its content.")
     tensors: dict[str, dict[str, Tensor]] = {}
     for name, tensor in flat.items():
         group, _, key = name.partition("/")
         tensors.setdefault(group, {})[key] = tensor
-    return Checkpoint(tensors, json.loads(header["values"]))
+    return Checkpoint(tensors, json.loads(values))
 
 
-def _way_out(path: Path) -> str:
-    previous = path.with_name(PREVIOUS)
-    if path.name == CURRENT and previous.exists():
-        return f" The one before it is whole perhaps: delete {path.name} to go on from {PREVIOUS}."
-    return " Start again in another directory."
+def _check_format(header: dict[str, str], path: Path) -> None:
+    if header.get("format") in OLD_FORMATS:
+        raise ValueError(
+            f"{path} was written by an earlier foveate and such runs cannot be resumed. Start again in another "
+            "directory, or finish the run with that version."
+        )
+    if header.get("format") != FORMAT:
+        raise ValueError(f"{path} is a safetensors file, but not a checkpoint of foveate train. Use another directory.")
 
 
 def split_optimizer(state: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The state of an optimizer as tensors and plain values."""
+    """Split the state of an optimizer into tensors and plain values."""
     tensors: dict[str, Tensor] = {}
     numbers: dict[str, Any] = {}
     for index, entries in state["state"].items():
@@ -98,7 +139,7 @@ def split_optimizer(state: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str,
 
 
 def join_optimizer(tensors: dict[str, Tensor], values: dict[str, Any]) -> dict[str, Any]:
-    """The inverse of ``split_optimizer``."""
+    """Invert ``split_optimizer``."""
     state: dict[int, dict[str, Any]] = {}
     groups = [dict(group) for group in values["groups"]]
     for path, value in {**tensors, **values["numbers"]}.items():
@@ -112,10 +153,16 @@ def join_optimizer(tensors: dict[str, Tensor], values: dict[str, Any]) -> dict[s
 
 
 def load_strictly(module: torch.nn.Module, tensors: dict[str, Tensor], what: str) -> None:
-    """Fill ``module``; a checkpoint of another model is refused before anything changes."""
+    """Load ``tensors`` into ``module``.
+
+    Raises:
+        ValueError: If names or shapes differ. Nothing has changed then.
+    """
     own = module.state_dict()
     wrong = [name for name in own if name not in tensors or tensors[name].shape != own[name].shape]
     if wrong or set(tensors) - set(own):
         extra = sorted(set(tensors) - set(own))
-        raise ValueError(f"The checkpoint's {what} does not fit: differing {wrong[:3]}, unknown {extra[:3]}.")
+        raise ValueError(
+            f"The checkpoint's {what} does not match: missing or other shape {wrong[:3]}, unexpected {extra[:3]}."
+        )
     module.load_state_dict(tensors)

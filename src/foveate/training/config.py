@@ -1,4 +1,4 @@
-"""The configuration of a training run: sections of plain values, read from a recipe and changed on the command line."""
+"""The configuration of a training run: sections of plain values, from a recipe and the command line."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import difflib
 import json
 import math
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Literal
 
 from foveate.tasks import Augmentation
@@ -24,43 +25,43 @@ class ModelSection:
     name: str = ""
     """A timm name, ``hf:NAME-OR-PATH``, ``torchvision:NAME``, or a directory written by ``foveate.save``."""
     pretrained: bool = False
-    """Start from the library's weights."""
+    """Start from the pretrained weights of the model's library."""
     weights: str = ""
-    """Start from this safetensors file (or ``torch.save`` file of weights)."""
+    """Start from this file of weights: safetensors, or written by ``torch.save``."""
     options: Options = field(default_factory=dict)
-    """For timm's ``create_model``: ``drop_path_rate``, ``img_size``, ..."""
+    """Options for timm's ``create_model``: ``drop_path_rate``, ``img_size``, ..."""
     freeze: Literal["nothing", "backbone"] = "nothing"
-    """``backbone`` trains the classifier alone."""
+    """``backbone`` trains only the classifier."""
     freeze_blocks: int = 0
-    """Keep the embedding and this many first blocks as they are."""
+    """Freeze the embedding and this many first blocks."""
 
 
 @dataclass(frozen=True)
 class ReductionSection:
-    """How the model keeps fewer tokens while it is trained; nothing where ``method`` is empty."""
+    """How the model is reduced for training; it is left unchanged if ``method`` is empty."""
 
     method: str = ""
-    """A name of ``foveate methods``; empty: as the model comes; ``none``: with all its tokens."""
+    """A name of ``foveate methods``. Empty leaves the model as loaded; ``none`` trains it unreduced."""
     options: Options = field(default_factory=dict)
     keep_rate: float = 0.0
-    """Keep this share of the tokens at ``blocks``; 0: not used."""
+    """Share of the tokens to keep at ``blocks``; 0 if not used."""
     budget: float = 0.0
-    """Share of the multiply-accumulates; 0: not used."""
+    """Share of the MACs to keep; 0 if not used."""
     remove: int = 0
-    """Tokens to remove in every block; 0: not used."""
+    """Tokens to remove in every block; 0 if not used."""
     keep: dict[str, int] = field(default_factory=dict)
-    """Tokens left after blocks: ``{ "3" = 100, "6" = 50 }``."""
+    """Tokens left after each block: ``{ "3" = 100, "6" = 50 }``."""
     schedule: str = ""
-    """A file of ``foveate.save_schedule``, such as ``power-search`` writes."""
+    """A file of ``foveate.save_schedule``, e.g. from ``power-search``."""
     blocks: tuple[int, ...] = ()
-    """Where ``keep_rate`` or ``budget`` reduce; empty: the method's own choice."""
+    """Blocks where ``keep_rate`` or ``budget`` reduce; empty for the method's default."""
     exact_last_block: bool = False
     unit_qk: Literal["", "fixed", "learned"] = ""
-    """Attention over queries and keys of unit length, with a fixed or a learned scale; empty: as it is."""
+    """Attend over queries and keys of unit length, with a fixed or a learned scale; empty for plain attention."""
     warmup_start: float = 0.0
-    """Epoch at which the keep rate begins to fall from 1."""
+    """Epoch at which the keep rate starts to fall from 1."""
     warmup_epochs: float = 0.0
-    """Epochs it takes, along a cosine, to reach ``keep_rate``; 0: at once."""
+    """Epochs over which the keep rate falls to ``keep_rate`` along a cosine; 0 applies it at once."""
 
     @property
     def warms_up(self) -> bool:
@@ -69,137 +70,157 @@ class ReductionSection:
 
 @dataclass(frozen=True)
 class DataSection:
-    """Where images come from, and how many at once."""
+    """The images and how to read them."""
 
     task: str = "classification"
-    """What a target is: a name of ``foveate.tasks``."""
+    """The task: a name of ``foveate.tasks``."""
     source: str = ""
     """A directory, a CSV file, ``hf:``, ``wds:`` or ``torchvision:``; see docs/data.md."""
     train: str = "train"
     val: str = "val"
-    """Names of the splits; an empty ``val`` trains without evaluation."""
+    """Split to evaluate on; empty to train without evaluation."""
     labels: bool = True
-    """Whether labels are needed; distillation does without."""
+    """Whether labels are needed; distillation does not need them."""
     batch_size: int = 64
     """Images per step, over all processes and accumulated parts."""
     workers: int = 2
-    """Processes that read images, for each training process."""
+    """Processes that read images, per training process."""
     max_broken: float = 0.01
-    """Share of unreadable images at which a run stops."""
+    """Share of unreadable images above which the run stops."""
     epoch_images: int = 0
-    """Images in an epoch; needed for streamed shards, 0 elsewhere: all of them."""
+    """Images per epoch, needed for streamed shards; 0 uses all images of other data."""
     root: str = ""
-    """Where ``torchvision:`` data are."""
+    """Folder of ``torchvision:`` data."""
     download: bool = False
-    """Whether ``torchvision:`` data may be fetched to ``root``."""
+    """Whether ``torchvision:`` data may be downloaded to ``root``."""
     label_column: str = ""
-    """The label of ``hf:`` data that have several."""
+    """Label column of ``hf:`` data with more than one."""
     num_classes: int = 0
-    """Classes of data that do not say; 0 elsewhere."""
+    """Number of classes, for data that do not state it; otherwise 0."""
     allow_empty_classes: bool = False
-    """Whether a class may be without images."""
+    """Whether a class may have no images."""
     classes: str = ""
-    """A file of the model's classes by name, in its order, of which the data hold some: its classifier stays."""
+    """A file with the names of the model's classes, in its order. The data may lack some; the classifier is kept."""
 
 
 @dataclass(frozen=True)
 class OptimizerSection:
+    """The optimizer, and how a batch is computed."""
+
     name: str = "adamw"
-    """A name of timm's optimizers."""
+    """A timm optimizer."""
     lr: float = 5e-4
     lr_batch: int = 0
-    """The batch ``lr`` is meant for: it is scaled by batch_size / lr_batch; 0: as it is."""
+    """Batch size that ``lr`` is for: ``lr`` is scaled by batch_size / lr_batch. 0 does not scale it."""
     weight_decay: float = 0.05
     betas: tuple[float, ...] = ()
-    """Empty: the optimizer's own."""
+    """Empty for the optimizer's defaults."""
     clip_norm: float = 0.0
-    """Largest norm of the gradient; 0: any."""
+    """Largest gradient norm; 0 does not clip."""
     layer_decay: float = 0.0
-    """Learning rates fall by this factor from block to block towards the input; 0: all alike."""
+    """Factor by which learning rates fall per block toward the input; 0 uses the same rate everywhere."""
     accumulate: int = 1
-    """Parts a batch is computed in."""
+    """Gradient accumulation: number of parts that a batch is split into."""
     precision: Literal["no", "bf16", "fp16"] = "no"
     ema: float = 0.0
-    """Decay of the moving average of the weights that is evaluated and kept beside them; 0: none."""
+    """Decay of a moving average of the weights, which is then evaluated and saved; 0 for none."""
 
 
 @dataclass(frozen=True)
 class ScheduleSection:
-    """Cosine with warm-up, changed at every step."""
+    """Cosine learning-rate schedule with warmup, updated every step."""
 
     epochs: int = 300
     warmup_epochs: float = 5.0
     warmup_lr: float = 1e-6
     min_lr: float = 1e-5
     cycles: int = 1
-    """How often the whole schedule runs, warm-up included."""
+    """How often the whole schedule runs, warmup included."""
 
 
 @dataclass(frozen=True)
 class ObjectiveSection:
-    """What is learned."""
+    """The loss to train with."""
 
     kind: Literal["classify", "distill", "power-search", "dynamicvit"] = "classify"
     smoothing: float = 0.0
     """Label smoothing."""
     self_kl: float = 0.0
-    """classify: weight of the divergence from the prediction of the model at the start, with all its tokens."""
+    """classify: weight of the KL divergence from the prediction of the initial, unreduced model."""
     teacher: str = ""
-    """distill: the frozen teacher, named like ``model.name``; always with its weights."""
+    """distill: the frozen teacher, named like ``model.name``; always pretrained."""
     teacher_weights: str = ""
-    """distill: a file of weights for it instead of its library's."""
+    """distill: a file of weights for the teacher, instead of its library's."""
     teacher_options: Options = field(default_factory=dict)
-    """distill: for timm's ``create_model``: ``img_size``, where the teacher was made for other images."""
+    """distill: options for timm's ``create_model``, e.g. ``img_size`` if the teacher has another image size."""
     tokens: Literal["class", "all"] = "all"
-    """distill: the class token alone, or the retained patch tokens with it."""
+    """distill: the class token only, or also the retained patch tokens."""
     patch_weight: float = 1.0
-    """distill: weight of the patch tokens' part."""
+    """distill: weight of the patch tokens."""
     mass: float = 0.0
-    """power-search: share of the tokens, over all blocks, that the search is to leave; 0: what ``strength`` gives."""
+    """power-search: target share of the tokens over all blocks; 0 leaves it to ``strength``."""
     strength: float = 1e-3
-    """power-search: weight of the mass penalty. One that is too small for the steps leaves more than ``mass``."""
+    """power-search: weight of the mass penalty. If it is too small for the steps, more than ``mass`` is left."""
     retention_lr: float = 1e-2
     """power-search: learning rate of the retention parameters."""
     kl_weight: float = 0.5
-    """dynamicvit: weight of the divergence from the teacher's prediction; the teacher is the model at the start."""
+    """dynamicvit: weight of the KL divergence from the teacher's prediction; the teacher is the initial model."""
     token_weight: float = 0.5
-    """dynamicvit: weight of the difference to the teacher's tokens."""
+    """dynamicvit: weight of the difference from the teacher's tokens."""
     ratio_weight: float = 2.0
     """dynamicvit: weight of the loss on the share of kept tokens."""
     backbone_lr: float = 0.01
     """dynamicvit: learning rate of the backbone, as a share of the predictors'."""
     frozen_epochs: float = 5.0
-    """dynamicvit: epochs in which the predictors alone learn."""
+    """dynamicvit: epochs in which only the predictors are trained."""
 
 
-READ_BY = {
+USED_BY = {
     "classify": ("smoothing", "self_kl"),
     "distill": ("teacher", "teacher_weights", "teacher_options", "tokens", "patch_weight"),
     "power-search": ("smoothing", "mass", "strength", "retention_lr"),
     "dynamicvit": ("smoothing", "kl_weight", "token_weight", "ratio_weight", "backbone_lr", "frozen_epochs"),
 }
-"""What of the section each kind of objective looks at."""
+"""The values that each kind of objective uses."""
+
+
+RULES: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
+    (("run.eval_epochs", "data.batch_size", "optimizer.accumulate"), "at least 1", lambda v: v >= 1),
+    (("schedule.epochs", "schedule.cycles"), "at least 1", lambda v: v >= 1),
+    (("run.steps", "run.checkpoint_steps", "optimizer.clip_norm"), "at least 0", lambda v: v >= 0),
+    (("optimizer.weight_decay", "optimizer.lr_batch"), "at least 0", lambda v: v >= 0),
+    (("augmentation.mixup", "augmentation.cutmix"), "at least 0", lambda v: v >= 0),
+    (("reduction.warmup_start", "reduction.warmup_epochs"), "at least 0", lambda v: v >= 0),
+    (("augmentation.flip", "augmentation.erase", "augmentation.mix_chance"), "from 0 to 1", lambda v: 0 <= v <= 1),
+    (("augmentation.cutmix_share", "optimizer.layer_decay"), "from 0 to 1", lambda v: 0 <= v <= 1),
+    (("optimizer.ema", "objective.smoothing"), "at least 0 and below 1", lambda v: 0 <= v < 1),
+    (("optimizer.lr",), "above 0", lambda v: v > 0),
+    (("optimizer.betas",), "two numbers or empty", lambda v: len(v) in (0, 2)),
+    (("augmentation.scale",), "two numbers, 0 < low <= high <= 1", lambda v: len(v) == 2 and 0 < v[0] <= v[1] <= 1),
+)
 
 
 @dataclass(frozen=True)
 class RunSection:
+    """Seed, checkpoints and evaluation."""
+
     seed: int = 0
     checkpoint_minutes: float = 10.0
-    """A checkpoint is written after every epoch, and this often within one."""
+    """Minutes between checkpoints within an epoch; one is also written after every epoch."""
     checkpoint_steps: int = 0
-    """And after this many steps; 0: never for that reason."""
+    """Steps between checkpoints; 0 for no such checkpoints."""
     eval_epochs: int = 1
-    """Evaluate after this many epochs, and after the last."""
+    """Epochs between evaluations; the last epoch is always evaluated."""
     steps: int = 0
-    """Stop after this many steps in all; 0: when the epochs are over."""
+    """Stop after this many steps in total; 0 runs all epochs."""
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A whole run. Every value can be changed as ``section.name=value``."""
+    """The configuration of a run. Every value can be changed as ``section.name=value``."""
 
     source: str = ""
-    """The paper, and where in it."""
+    """The paper, and the section or table in it."""
     description: str = ""
     model: ModelSection = field(default_factory=ModelSection)
     reduction: ReductionSection = field(default_factory=ReductionSection)
@@ -211,68 +232,56 @@ class TrainConfig:
     run: RunSection = field(default_factory=RunSection)
 
     def check(self) -> None:
-        """Refuse values that no run can have, before anything is built."""
-        optimizer, schedule, augmentation = self.optimizer, self.schedule, self.augmentation
-        low, high = (*augmentation.scale, 0.0, 0.0)[:2]
-        chances = (augmentation.flip, augmentation.erase, augmentation.mix_chance, augmentation.cutmix_share)
-        rules = {
-            "run.eval_epochs is 1 or more": self.run.eval_epochs >= 1,
-            "run.steps and checkpoint_steps are 0 or more": min(self.run.steps, self.run.checkpoint_steps) >= 0,
-            "data.batch_size is 1 or more": self.data.batch_size >= 1,
-            "optimizer.accumulate is 1 or more": optimizer.accumulate >= 1,
-            "optimizer.ema is from 0 to below 1": 0 <= optimizer.ema < 1,
-            "optimizer.betas are two numbers, or none": len(optimizer.betas) in (0, 2),
-            "optimizer.lr is above 0": optimizer.lr > 0,
-            "optimizer.clip_norm, weight_decay and lr_batch are 0 or more": min(
-                optimizer.clip_norm, optimizer.weight_decay, optimizer.lr_batch
-            )
-            >= 0,
-            "optimizer.layer_decay is from 0 to 1": 0 <= optimizer.layer_decay <= 1,
-            "augmentation.mixup and cutmix are 0 or more": min(augmentation.mixup, augmentation.cutmix) >= 0,
-            "schedule.epochs and cycles are 1 or more": min(schedule.epochs, schedule.cycles) >= 1,
-            "objective.smoothing is from 0 to below 1": 0 <= self.objective.smoothing < 1,
-            "augmentation.scale is two numbers, 0 < least <= most <= 1": len(augmentation.scale) == 2
-            and 0 < low <= high <= 1,
-            "augmentation's chances are from 0 to 1": min(chances) >= 0 and max(chances) <= 1,
-            "reduction.warmup_start and warmup_epochs are 0 or more": min(
-                self.reduction.warmup_start, self.reduction.warmup_epochs
-            )
-            >= 0,
-        }
-        broken = [words for words, holds in rules.items() if not holds]
-        if broken:
-            raise ValueError(f"{broken[0]}. `foveate recipes NAME` shows values that work.")
+        """Raise a ValueError for values that no run can use, before anything is built."""
+        for names, rule, holds in RULES:
+            for path in names:
+                if not holds(value := attrgetter(path)(self)):
+                    raise ValueError(
+                        f"{path} must be {rule}, got {value}. `foveate recipes NAME` shows working values."
+                    )
         self._check_objective()
 
     def _check_objective(self) -> None:
-        """Refuse what this kind of objective would not look at."""
-        section, usual = self.objective, ObjectiveSection()
-        read = {"kind", *READ_BY[section.kind]}
-        unread = [f.name for f in dataclasses.fields(section) if f.name not in read]
-        ignored = [name for name in unread if getattr(section, name) != getattr(usual, name)]
+        """Raise a ValueError for values that this kind of objective would ignore."""
+        section, default = self.objective, ObjectiveSection()
+        used = {"kind", *USED_BY[section.kind]}
+        unused = [f.name for f in dataclasses.fields(section) if f.name not in used]
+        ignored = [name for name in unused if getattr(section, name) != getattr(default, name)]
         if ignored:
-            raise ValueError(f"objective.{ignored[0]} is not for objective.kind={section.kind}, which would ignore it.")
+            raise ValueError(
+                f"objective.kind={section.kind} does not use objective.{ignored[0]}. Leave it out, or change the kind."
+            )
         if section.kind == "distill" and (self.augmentation.mixup or self.augmentation.cutmix):
-            raise ValueError("augmentation.mixup and cutmix mix labels; a distillation has none. Set them to 0.")
+            raise ValueError(
+                "augmentation.mixup and cutmix mix labels, which distillation does not use. Set them to 0."
+            )
         if section.kind == "dynamicvit" and self.reduction.warms_up:
             raise ValueError(
-                "reduction.warmup_start and warmup_epochs let the keep rate fall from 1, where DynamicViT has no "
-                "predictors yet; its ratio loss brings the share down by itself. Set them to 0."
+                "reduction.warmup_start and warmup_epochs start at keep rate 1, where DynamicViT has no predictors. "
+                "Set them to 0; its ratio loss lowers the share of kept tokens."
             )
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON; ``read_config`` is its inverse."""
+        """Return plain data for JSON; ``read_config`` is its inverse."""
         return json.loads(json.dumps(dataclasses.asdict(self)))
 
 
 def read_config(data: Mapping[str, Any], where: str = "the configuration") -> TrainConfig:
-    """A configuration from nested plain data; an unknown name or a wrong kind of value is an error."""
+    """Read a configuration from nested plain data.
+
+    Args:
+        data: Sections by name, each with its values.
+        where: Where the data come from, for error messages.
+
+    Raises:
+        ValueError: If a name is unknown or a value has the wrong type.
+    """
     values: dict[str, Any] = {}
     for name, value in current_names(data).items():
         kind = _field_type(TrainConfig, name, where)
         if dataclasses.is_dataclass(kind):
             if not isinstance(value, Mapping):
-                raise ValueError(f"{where}: {name} is a section of values; got {value!r}.")
+                raise ValueError(f"{where}: {name} must be a section of values, got {value!r}.")
             values[name] = _read_section(typing.cast(type, kind), value, f"{where}: {name}")
         else:
             values[name] = _checked(value, kind, f"{where}: {name}")
@@ -280,18 +289,18 @@ def read_config(data: Mapping[str, Any], where: str = "the configuration") -> Tr
 
 
 def override(config: TrainConfig, changes: Sequence[str]) -> TrainConfig:
-    """``config`` with values changed as written on a command line: ``optimizer.lr=1e-3``."""
+    """Return ``config`` with values changed by command-line texts, e.g. ``optimizer.lr=1e-3``."""
     for change in changes:
         path, equals, text = change.partition("=")
         path = current_name(path.strip())
         section, dot, name = path.partition(".")
         if not equals or not dot:
-            raise ValueError(f"A value is changed as section.name=value, such as optimizer.lr=1e-3; got {change!r}.")
+            raise ValueError(f"Write a change as section.name=value, e.g. optimizer.lr=1e-3; got {change!r}.")
         inner = getattr(config, _known(section, _sections(), "section"))
         name, _, key = name.partition(".")
         kind = _field_type(type(inner), name, section)
         if key and (typing.get_origin(kind) is not dict or "." in key):
-            raise ValueError(f"{path} goes too deep: {section}.{name} takes {_in_words(kind)}.")
+            raise ValueError(f"{path} has too many parts: {section}.{name} takes {_in_words(kind)}.")
         value = _from_text(text.strip(), dict if key else kind, path)
         if key:  # an entry of a section's own options, model.options.drop_path_rate=0.1
             value = getattr(inner, name) | {key: value}
@@ -302,12 +311,12 @@ def override(config: TrainConfig, changes: Sequence[str]) -> TrainConfig:
 
 
 def set_values(config: TrainConfig, values: Mapping[str, Any]) -> TrainConfig:
-    """``config`` with values changed by name: ``{"optimizer.lr": 1e-3}``."""
+    """Return ``config`` with values changed by name, e.g. ``{"optimizer.lr": 1e-3}``."""
     for path, value in values.items():
         path = current_name(path)
         section, dot, name = path.partition(".")
         if not dot:
-            raise ValueError(f"A value is named section.name, such as optimizer.lr; got {path!r}.")
+            raise ValueError(f"Name a value as section.name, e.g. optimizer.lr; got {path!r}.")
         inner = getattr(config, _known(section, _sections(), "section"))
         kind = _field_type(type(inner), name, section)
         config = dataclasses.replace(
@@ -340,11 +349,11 @@ def _known(name: str, names: Sequence[str], what: str) -> str:
 
 
 def _checked(value: Any, kind: Any, where: str) -> Any:
-    """``value`` as ``kind``, or an error with what it takes."""
+    """Return ``value`` as type ``kind``, or raise a ValueError that names what is accepted."""
     if typing.get_origin(kind) is Literal:
         if value in typing.get_args(kind):
             return value
-        raise ValueError(f"{where} is one of {', '.join(typing.get_args(kind))}; got {value!r}.")
+        raise ValueError(f"{where} must be one of {', '.join(typing.get_args(kind))}; got {value!r}.")
     if typing.get_origin(kind) is tuple and isinstance(value, (list, tuple)):
         return tuple(_checked(item, typing.get_args(kind)[0], where) for item in value)
     if typing.get_origin(kind) is dict and isinstance(value, Mapping):
@@ -364,7 +373,7 @@ def _in_words(kind: Any) -> str:
 
 
 def _from_text(text: str, kind: Any, where: str) -> Any:
-    """A value as a command line writes it: JSON where it is JSON, text otherwise; lists may be written 3,6,9."""
+    """Parse a command-line value: JSON if it is valid JSON, otherwise text. Lists may be written as 3,6,9."""
     if kind is str or typing.get_origin(kind) is Literal:
         return text
     if typing.get_origin(kind) is tuple and not text.startswith("["):
@@ -380,7 +389,7 @@ def _from_text(text: str, kind: Any, where: str) -> Any:
 
 
 def _numbers(text: str, kind: Any) -> list[float]:
-    """A number, or a list of them, in ways that JSON does not know, .5 or 1.; none where it is something else."""
+    """Parse a number or a list of numbers that are not valid JSON, such as .5 or 1.; empty for anything else."""
     parts = text.strip("[]").split(",") if kind == tuple[float, ...] else [text] if kind is float else []
     try:
         return [float(part) for part in parts]

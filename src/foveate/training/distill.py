@@ -1,12 +1,12 @@
 """Task-agnostic distillation into a model that keeps fewer tokens (Lu and Nakamura: EViT from DINOv2, without labels).
 
-The student's class token, and with ``tokens="all"`` its retained patch tokens too, learn to be what a frozen teacher
-makes of the same image. A retained token is compared with the teacher's token at its own position, which the trace
-knows; a token that stands for several patches (EViT's fused one) is compared with none.
+The student's class token, and with ``tokens="all"`` its retained patch tokens too, learn to match those of a frozen
+teacher for the same image. A retained token is compared with the teacher's token at its position, which the trace
+provides; a token that holds several patches (EViT's fused one) is not compared.
 
 The paper prints neither the loss nor the projection. Ours: one linear map to the teacher's width for class tokens and
 one for patch tokens, and the mean squared difference to the teacher's tokens, which are normalized (mean 0 and
-variance 1 over channels), so that teachers of any scale weigh the same:
+variance 1 over channels), so that the teacher's scale does not matter:
 
     L = |P_c s_c - t_c|^2 / d  +  w * mean over retained i of |P_p s_i - t_i|^2 / d
 """
@@ -28,7 +28,7 @@ from foveate.training.objectives import Losses, Objective
 
 
 class Distill(Objective):
-    """A student, the projections to its teacher's width, and the teacher, which is no part of the module's state."""
+    """A student, projections to the teacher's width, and the teacher, which is not part of the module's state."""
 
     monitor, mode = "loss", "min"
 
@@ -58,7 +58,7 @@ class Distill(Objective):
         return MeanLosses()
 
     def predict(self, model: nn.Module, images: Tensor) -> Losses:
-        """The losses, which need no targets."""
+        """Return the losses, which need no targets."""
         class_target, patch_targets = self._targets(images)
         student, retained = final_tokens(model, images, record=self.patch_projection is not None)
         losses = {"loss": squared_difference(self.class_projection(student.cls), class_target).mean()}
@@ -72,7 +72,7 @@ class Distill(Objective):
     @torch.no_grad()
     def _targets(self, images: Tensor) -> tuple[Tensor, Tensor]:
         self.teacher.to(images.device)
-        if self._colors is not None:  # images come in the student's colors
+        if self._colors is not None:  # images are normalized for the student
             ours, theirs = self._colors
             images = theirs.normalize(ours.pixels(images))
         tokens, _ = final_tokens(self.teacher, images, record=False)
@@ -81,7 +81,7 @@ class Distill(Objective):
 
 @dataclass
 class MeanLosses(Metrics):
-    """Losses, as means over images."""
+    """Mean losses over images."""
 
     images: int = 0
     sums: dict[str, float] = field(default_factory=dict)
@@ -115,7 +115,7 @@ class FinalTokens:
 
 
 def final_tokens(model: Any, images: Tensor, record: bool) -> tuple[FinalTokens, tuple[Tensor, Tensor]]:
-    """A model's last tokens; recorded, also the position of each patch token and whether it is one patch alone."""
+    """Return a model's final tokens and, with ``record``, the position of each and whether it is a single patch."""
     family = inspect(model)
     encoded = family.encode(images, record=record)
     tokens = FinalTokens(family.final_norm(encoded.stream.tokens), family.num_prefix)
@@ -126,50 +126,53 @@ def final_tokens(model: Any, images: Tensor, record: bool) -> tuple[FinalTokens,
 
 
 def positions(trace: Trace) -> tuple[Tensor, Tensor]:
-    """For each token after the last block, (B, K): the patch it holds, and whether it holds just that one."""
-    whole = trace.after(-1)
-    src, dst, _, present = whole.edges(trace.batch, trace.device)
+    """Return, for each token after the last block, (B, K): a patch it holds, and whether it holds only that one."""
+    assignment = trace.after(-1)
+    src, dst, _, present = assignment.edges(trace.batch, trace.device)
     there = present.long()
-    slots = torch.zeros(trace.batch, whole.num_out, dtype=torch.long, device=trace.device)
+    slots = torch.zeros(trace.batch, assignment.num_out, dtype=torch.long, device=trace.device)
     count = slots.scatter_add(1, dst, there)
     position = slots.scatter_reduce(1, dst, src * there, "amax")
     return position, count == 1
 
 
 def normalized(tokens: Tensor) -> Tensor:
+    """Normalize tokens to mean 0 and variance 1 over channels."""
     return layer_norm(tokens.float(), tokens.shape[-1:])
 
 
 def squared_difference(ours: Tensor, theirs: Tensor) -> Tensor:
-    """Mean over channels, (B,) or (B, K)."""
+    """Return the squared difference, averaged over channels: (B,) or (B, K)."""
     return (ours.float() - theirs).square().mean(dim=-1)
 
 
 def mean_over(values: Tensor, chosen: Tensor) -> Tensor:
-    """Mean of the chosen values (B, K) of each image, then over images: an image weighs the same in any batch."""
+    """Average the chosen values (B, K) per image, then over images, so each image has the same weight in any batch."""
     number = chosen.sum(dim=1).clamp(min=1)
     return ((values * chosen).sum(dim=1) / number).mean()
 
 
 def check_pair(student: Any, teacher: Any, tokens: str) -> None:
-    """Refuse a pair that cannot be compared, before any image is read."""
+    """Raise a ValueError if student and teacher cannot be compared, before any image is read."""
     ours, theirs = inspect(student), inspect(teacher)
     for who, family in (("student", ours), ("teacher", theirs)):
         if not family.has_cls:
-            raise ValueError(f"Distillation compares class tokens; the {who} has none.")
+            raise ValueError(f"Distillation compares class tokens, but the {who} has none.")
     try:
         grids = ours.grid, theirs.grid_for(*ours.image_size[1:])
     except ValueError as error:
-        raise ValueError(f"Student and teacher see the same images; the teacher refuses them. {error}") from error
+        raise ValueError(f"The teacher cannot take the student's images. {error}") from error
     if tokens == "all" and grids[0] != grids[1]:
         raise ValueError(
-            f"Patch tokens are compared place by place; the student has {grids[0]} patches and the teacher {grids[1]}. "
+            f"Patch tokens are compared by position. The student has {grids[0]} patches, but the teacher {grids[1]}. "
             "Use patches and images of the same size, or objective.tokens=class."
         )
     if tokens == "all" and theirs.reducer is not None:
         raise ValueError(
-            "The teacher is reduced, so that it has no token of its own at every place. Give the teacher unreduced "
-            "(foveate.restore_), or objective.tokens=class."
+            "The teacher is reduced, so it does not have a token at every position. Pass it unreduced "
+            "(foveate.restore_), or set objective.tokens=class."
         )
     if tokens == "all" and ours.reduction.exact_last_block:
-        raise ValueError("With exact_last_block no patch token is left to distill. Leave it off, or tokens=class.")
+        raise ValueError(
+            "With exact_last_block no patch token is left to distill. Turn it off, or set objective.tokens=class."
+        )

@@ -1,4 +1,4 @@
-"""Training of DynamicViT: cross-entropy, distillation from the model as it was, and a loss on how many tokens stay."""
+"""Training of DynamicViT: cross-entropy, distillation from the initial model, and a loss on the kept share."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from foveate.training.objectives import Classify, Losses, Moment, prediction_los
 
 
 def ratio_loss(decisions: Sequence[Tensor], ratios: Sequence[float]) -> Tensor:
-    """Mean over stages s of (kept fraction - rho_s)^2, of keep decisions (B, N) each; then the mean over images.
+    """Return the mean over stages s and images of (kept fraction - rho_s)^2, from keep decisions (B, N) per stage.
 
-    ``Dynamic`` takes for rho_s what inference keeps, int(N rho^s) / N, where the paper has rho^s.
+    ``Dynamic`` uses the share that inference keeps, rho_s = int(N rho^s) / N, where the paper has rho^s.
     """
     if len(decisions) != len(ratios) or not ratios:
-        raise ValueError(f"There are {len(decisions)} stages of decisions and {len(ratios)} ratios to meet.")
+        raise ValueError(f"There are {len(decisions)} stages of decisions but {len(ratios)} target ratios.")
     parts = [(kept.mean(dim=1) - ratio).square().mean() for kept, ratio in zip(decisions, ratios, strict=True)]
     return torch.stack(parts).mean()
 
 
 def token_loss(tokens: Tensor, teacher_tokens: Tensor, kept: Tensor) -> Tensor:
-    """Squared difference of the tokens kept at the end, sum_i D_i |t_i - t'_i|^2 / (C sum_i D_i), mean over images.
+    """Return the squared difference of the finally kept tokens, sum_i D_i |t_i - t'_i|^2 / (C sum_i D_i), over images.
 
-    The paper divides by the kept tokens of the whole batch; here each image weighs the same in any batch. Decisions
-    have a gradient here too, as printed.
+    The paper divides by the kept tokens of the whole batch; here each image has the same weight in any batch. Decisions
+    receive a gradient here too, as printed.
     """
     differences = (tokens.float() - teacher_tokens.float()).square().mean(dim=-1)
     return ((differences * kept).sum(dim=1) / kept.sum(dim=1).clamp(min=1)).mean()
@@ -38,7 +38,7 @@ def token_loss(tokens: Tensor, teacher_tokens: Tensor, kept: Tensor) -> Tensor:
 class Dynamic(Classify):
     """Cross-entropy + kl * KL + tokens * token distillation + ratio * ratio loss; the paper's weights are 0.5, 0.5, 2.
 
-    The teacher is the model with its weights at the start, unreduced and frozen, a copy that the student never shares.
+    The teacher is an unreduced, frozen copy of the initial model. It shares nothing with the student.
     """
 
     def __init__(
@@ -55,25 +55,27 @@ class Dynamic(Classify):
         super().__init__(model, task, kl, teacher)
         reducer = reducer_of(model)
         if reducer is None or not isinstance(reducer.method, MaskTrainedMethod):
-            raise ValueError("This objective trains what reduction.method=dynamicvit adds to the model.")
+            raise ValueError("This objective trains DynamicViT's predictors. Set reduction.method=dynamicvit.")
         self.tokens, self.ratio = tokens, ratio
         self.backbone_lr, self.frozen_epochs = backbone_lr, frozen_epochs
         if tokens and teacher is None:
-            raise ValueError("Distillation (tokens) needs a teacher: initial_teacher(model), or a weight of 0.")
+            raise ValueError(
+                "Distillation (tokens) needs a teacher. Pass teacher=initial_teacher(model), or set the weight to 0."
+            )
         if not reducer.learned:
             raise ValueError(
                 f"{reducer.schedule!r} removes no token from images of this size, so there is nothing to learn. "
-                "Keep less than all: --set reduction.keep_rate=0.7."
+                "Keep fewer tokens: --set reduction.keep_rate=0.7."
             )
         if not all(parameter.requires_grad for parameter in reducer.learned.parameters()):
             raise ValueError(
-                "The predictors are frozen, and this objective trains them. To train them alone leave model.freeze "
-                "out and raise objective.frozen_epochs."
+                "The predictors are frozen, but this objective trains them. To train only them, leave out model.freeze "
+                "and raise objective.frozen_epochs."
             )
 
     @property
     def ratios(self) -> list[float]:
-        """The share of its tokens that an image has left after each stage, of whole tokens as at inference."""
+        """The target share of tokens after each stage, from whole tokens as at inference."""
         reducer = reducer_of(self.model)
         assert reducer is not None
         return [reducer.plan.counts[block] / reducer.shape.num_patches for block in _stages(self.model)]
@@ -100,14 +102,14 @@ class Dynamic(Classify):
         return [{"params": list(reducer.learned.parameters())}]
 
     def before_step(self, moment: Moment) -> None:
-        """While the backbone is frozen its statistics are too (LV-ViT's stem normalizes over batches)."""
+        """Freeze batch statistics while the backbone is frozen (LV-ViT's stem has batch norms)."""
         for module in self.model.modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 learns = any(parameter.requires_grad for parameter in module.parameters())
                 module.train(learns and moment.epoch >= self.frozen_epochs)
 
     def before_update(self, moment: Moment) -> None:
-        """While the backbone is frozen only the predictors learn; gradients had to pass through it."""
+        """Drop the backbone's gradients while it is frozen; the predictors' gradients had to pass through it."""
         if moment.epoch < self.frozen_epochs:
             for name, parameter in self.model.named_parameters():
                 if not name.startswith(f"{CHILD}."):
@@ -116,11 +118,11 @@ class Dynamic(Classify):
 
 @torch.no_grad()
 def kept_shares(model: nn.Module, images: Tensor) -> Tensor:
-    """Shares (stages, B) of the tokens that the predictors keep by chance, as they do in training."""
+    """Return the shares (stages, B) of tokens that the predictors keep when they sample, as in training."""
     reducer = reducer_of(model)
     assert reducer is not None
     training = reducer.training
-    reducer.train()  # and nothing else: dropout and batch statistics are none of its business
+    reducer.train()  # only the reducer: dropout and batch norms stay in evaluation mode
     try:
         encoded = inspect(model).encode(images, record=True)
     finally:
@@ -129,7 +131,7 @@ def kept_shares(model: nn.Module, images: Tensor) -> Tensor:
 
 
 def _encoded_and_predicted(model: nn.Module, images: Tensor) -> tuple[Encoded, Tensor]:
-    """What happened inside the model, block by block, and its logits, from one pass."""
+    """Return the record of every block and the logits, from one pass."""
     family = inspect(model)
     encoded = family.encode(images, record=True)
     return encoded, family.logits(family.head(encoded)).float()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from foveate.evaluation.progress import Progress
+from foveate.files import exclusive_lock
 from foveate.training.checkpoint import find_checkpoint
 from foveate.training.config import TrainConfig, override, set_values
 from foveate.training.loop import Run
@@ -31,43 +33,47 @@ def train(
 ) -> Outcome:
     """Train, distill or fine-tune a model.
 
-    What it did is in ``out``: config.json, log.jsonl, a checkpoint, TensorBoard curves, and the models ``best`` and
-    ``model`` for ``fv.load``. Notes go to the logger ``foveate``.
+    Writes to ``out``: config.json, log.jsonl, a checkpoint, TensorBoard curves, and the models ``best`` and
+    ``model`` for ``fv.load``. Messages go to the logger ``foveate``.
 
     Args:
         recipe: A name of ``foveate recipes``, the path of a .toml file, or a configuration.
-        model: What to train: a timm name, ``hf:NAME``, ``torchvision:NAME`` or a directory of ``fv.save``; default:
-            the recipe's.
-        data: What to train on (docs/data.md); default: the recipe's.
-        out: Where to write; default: ``runs/RECIPE``.
-        overrides: Other values for the recipe, ``{"optimizer.lr": 1e-3}`` or ``["optimizer.lr=1e-3"]``.
-        resume: Go on from the checkpoint in ``out``, if there is one.
+        model: What to train: a timm name, ``hf:NAME``, ``torchvision:NAME`` or a directory of ``fv.save``. Default:
+            the recipe's model.
+        data: What to train on (docs/data.md). Default: the recipe's data.
+        out: Where to write. Default: ``runs/RECIPE``.
+        overrides: Changed values of the recipe, ``{"optimizer.lr": 1e-3}`` or ``["optimizer.lr=1e-3"]``.
+        resume: Resume from the checkpoint in ``out``, if there is one.
         progress: Called after every step.
-        stop: Catches SIGTERM and Ctrl-C while it trains, and stops it with a checkpoint; default: signals are left
-            alone.
+        stop: Catches SIGTERM and Ctrl-C during training and stops the run with a checkpoint. Default: signals are not
+            handled.
 
     Returns:
-        What the run came to; ``finished`` is False if it was stopped.
+        The outcome of the run; ``finished`` is False if it was stopped.
 
     Raises:
-        ValueError: The recipe, a value, the model or the data cannot be used, or ``out`` holds a run already.
-        Diverged: Loss or weights became NaN or infinite.
+        ValueError: If the recipe, a value, the model or the data cannot be used, or ``out`` already holds a run.
+        TypeError: If ``model`` or ``data`` is neither a name nor a path.
+        FolderInUse: If another process trains in ``out``.
+        Diverged: If loss or weights become NaN or infinite.
     """
     config = configured(recipe, model, data, overrides)
     directory = Path(out) if out is not None else Path("runs") / _name(recipe)
     if not resume and find_checkpoint(directory) is not None:
         raise ValueError(
-            f"{directory} holds a run already. --resume goes on with it (resume=True in Python); --out names another "
-            "directory."
+            f"{directory} already holds a run. Resume it with --resume (resume=True in Python), or choose another "
+            "directory with --out."
         )
     run = Run(config, directory, progress, curves=True)
-    run.log.info(f"Training on {run.accelerator.device.type}, processes: {run.world}.")
-    if resume and run.resume():
-        run.log.info(f"Resuming after step {run.state.step}, in epoch {run.state.epoch}.")
-    if stop is None:
-        return run.train()
-    with stop.listening():
-        return run.train(stop)
+    lock = exclusive_lock(directory, "foveate train") if run.accelerator.is_main_process else nullcontext()
+    with lock:
+        run.log.info(f"Training on {run.accelerator.device.type}, processes: {run.world}.")
+        if resume and run.resume():
+            run.log.info(f"Resuming after step {run.state.step}, in epoch {run.state.epoch}.")
+        if stop is None:
+            return run.train()
+        with stop.listening():
+            return run.train(stop)
 
 
 def configured(
@@ -76,13 +82,15 @@ def configured(
     data: str | PathLike[str] | None = None,
     overrides: Overrides = (),
 ) -> TrainConfig:
-    """The configuration of a recipe, with other values."""
+    """Return the configuration of a recipe with changed values."""
     for name, value in (("model", model), ("data", data)):
         if value is not None and not isinstance(value, str | PathLike):
-            raise TypeError(f"{name} is a name or a path, so that a run can be resumed; got {type(value).__name__}.")
+            raise TypeError(
+                f"{name} must be a name or a path, so that the run can be resumed; got {type(value).__name__}."
+            )
     changes = {"model.name": _text(model), "data.source": _text(data)}
     given = {name: value for name, value in changes.items() if value is not None}
-    if not isinstance(recipe, TrainConfig):  # a recipe may have values for the model
+    if not isinstance(recipe, TrainConfig):  # a recipe may have values for this model
         recipe = read_recipe(_text(recipe) or "", _last_model(overrides) or given.get("model.name") or "")
     config = set_values(recipe, given)
     return set_values(config, overrides) if isinstance(overrides, Mapping) else override(config, list(overrides))

@@ -1,4 +1,4 @@
-"""Which parameters learn."""
+"""Freezing parameters."""
 
 from __future__ import annotations
 
@@ -8,17 +8,26 @@ from foveate.adapters import CHILD, inspect
 
 
 def freeze_(model: nn.Module, what: str, blocks: int = 0) -> None:
-    """Freeze the backbone, or the embedding and the first ``blocks`` blocks."""
+    """Freeze the backbone, or the embedding and the first ``blocks`` blocks.
+
+    Args:
+        model: The model to freeze, in place.
+        what: ``nothing``, or ``backbone`` to train only the classifier.
+        blocks: Number of first blocks to freeze, with the embedding.
+
+    Raises:
+        ValueError: If the model has no classifier to train, or fewer blocks.
+    """
     family = inspect(model)
     if what == "backbone":
         if not family.classifiers():
-            raise ValueError(f"freeze=backbone trains the classifier, and this {type(model).__name__} has none.")
+            raise ValueError(f"freeze=backbone trains only the classifier, but this {type(model).__name__} has none.")
         model.requires_grad_(False)
         for layer in family.classifiers():
             layer.requires_grad_(True)
     all_blocks = family.blocks
     if not 0 <= blocks <= len(all_blocks):
-        raise ValueError(f"freeze_blocks is 0 to {len(all_blocks)}, the blocks of this model; got {blocks}.")
+        raise ValueError(f"freeze_blocks must be 0 to {len(all_blocks)}, the number of blocks; got {blocks}.")
     if blocks:
         for block in all_blocks[:blocks]:
             block.requires_grad_(False)
@@ -28,7 +37,7 @@ def freeze_(model: nn.Module, what: str, blocks: int = 0) -> None:
 
 
 def train_mode_(model: nn.Module) -> None:
-    """Training mode, but not for what is frozen: dropout there would only add noise."""
+    """Put the model into training mode, except frozen modules, where dropout would only add noise."""
     model.train()
     for module in model.modules():
         parameters = list(module.parameters())

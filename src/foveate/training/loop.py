@@ -1,4 +1,4 @@
-"""The one training loop: on accelerate, from one CPU to many nodes, stopped at any moment and continued exactly."""
+"""The training loop, on accelerate: from one CPU to many nodes, and resumed exactly after a stop at any moment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from foveate.data.order import seed_everything, seed_from
 from foveate.data.preprocessing import Preprocessing
 from foveate.evaluation.progress import Progress
 from foveate.evaluation.side_by_side import evaluate, over_processes
-from foveate.storage import write_text
+from foveate.files import write_text
 from foveate.tasks.base import chunk, to_device
 from foveate.training.build import (
     build_accelerator,
@@ -42,7 +42,7 @@ from foveate.training.checkpoint import (
     find_checkpoint,
     join_optimizer,
     load_strictly,
-    read_checkpoint,
+    read_newest_checkpoint,
     split_optimizer,
     write_checkpoint,
 )
@@ -55,15 +55,15 @@ from foveate.training.state import Diverged, Outcome, State
 from foveate.training.stopping import StopSignal
 
 LOSSES_EVERY = 10
-"""Steps from one look at the losses to the next."""
+"""Steps between reports of the losses."""
 
 
 class Run:
-    """One training run: its parts, built from a configuration, and the loop over them.
+    """One training run: its parts, built from a configuration, and the loop.
 
     Args:
-        config: What to train, on what, and how.
-        directory: Where to write; see ``foveate train --help`` for what.
+        config: The configuration of the run.
+        directory: Where to write; ``foveate train --help`` lists the files.
         progress: Called after every step, in the main process.
         curves: Whether to write curves for TensorBoard.
     """
@@ -77,7 +77,7 @@ class Run:
         self.rank, self.world = self.accelerator.process_index, self.accelerator.num_processes
         self.log = RunLog(progress, curves, self.accelerator.is_main_process)
         seed_everything(config.run.seed)  # every process builds the same model
-        with self.accelerator.local_main_process_first():  # what is fetched is fetched once
+        with self.accelerator.local_main_process_first():  # downloads happen once per machine
             train_data, val_data = open_both(config.data)
         self.task = build_task(config, train_data)
         model, new_classifier = build_model(config, self.task)
@@ -104,7 +104,7 @@ class Run:
             check_warm_up(config, len(self.train_loader))
 
     def _identify(self) -> dict[str, Any]:
-        """What a checkpoint has to agree with and is not a value of the configuration."""
+        """Return what a checkpoint must match besides the configuration."""
         reducer = reducer_of(self.objective.model)
         counts = None if reducer is None else list(reducer.plan.counts)
         return {
@@ -130,12 +130,12 @@ class Run:
         )
 
     def _check_parts(self) -> None:
-        parts = self.world * self.config.optimizer.accumulate
-        if self.config.data.batch_size % parts:
-            raise ValueError(f"data.batch_size={self.config.data.batch_size} does not divide into {parts} equal parts.")
-        images = self.config.data.batch_size // self.world
+        size, parts = self.config.data.batch_size, self.world * self.config.optimizer.accumulate
+        if size % parts:
+            raise ValueError(f"data.batch_size={size} is not divisible by {parts} (processes x optimizer.accumulate).")
+        images = size // self.world
         if self.mixup is not None and images % 2:
-            raise ValueError(f"Mixup pairs images, so that every process needs an even number of them; got {images}.")
+            raise ValueError(f"Mixup needs an even number of images per process, got {images}. Change data.batch_size.")
 
     def _warms_up(self) -> bool:
         return self.config.reduction.warms_up and reducer_of(self.objective.model) is not None
@@ -143,7 +143,7 @@ class Run:
     # -- the loop
 
     def train(self, stop: StopSignal | None = None) -> Outcome:
-        """Train to the end, or until ``stop`` is requested; a checkpoint is there in both cases."""
+        """Train to the end, or until ``stop`` is requested. Both leave a checkpoint."""
         stop = stop or StopSignal()
         if self.accelerator.is_main_process:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -177,7 +177,7 @@ class Run:
         return (steps > 0 and self.state.step % steps == 0) or time.monotonic() - last_saved > seconds
 
     def _any(self, here: bool) -> bool:
-        """Whether it is so in any process. Clocks and signals differ between them, and all must do the same."""
+        """Return whether ``here`` is true in any process: clocks and signals differ, but all must do the same."""
         if self.world == 1:
             return here
         return bool(self.accelerator.reduce(torch.tensor(float(here), device=self.accelerator.device), "sum").item())
@@ -188,7 +188,7 @@ class Run:
 
     def _step(self, batch: Batch) -> None:
         state, config = self.state, self.config
-        seed_everything(config.run.seed, state.step, self.rank)  # dropout and Mixup of this step, resumed or not
+        seed_everything(config.run.seed, state.step, self.rank)  # same dropout and Mixup after a resume
         torch.manual_seed(seed_from(config.run.seed, state.step, self.rank))  # on the accelerator too
         moment = self._now()
         self._set_time(moment)
@@ -212,7 +212,7 @@ class Run:
         return Moment(self.state.step, self.state.epoch + self.state.batch / len(self.train_loader))
 
     def _set_time(self, moment: Moment) -> None:
-        """What changes over time: the learning rate, the keep rate, and what the objective changes."""
+        """Update what changes over time: learning rate, keep rate, and the objective."""
         self.lr_scheduler.step_update(moment.step % (self.config.schedule.epochs * len(self.train_loader)))
         self._set_keep_rate(moment)
         self.objective.before_step(moment)
@@ -225,7 +225,7 @@ class Run:
                 fv.reschedule_(model, schedule)
 
     def _backward(self, images: Tensor, targets: Any) -> dict[str, Tensor]:
-        """Gradients of the whole batch, in ``optimizer.accumulate`` parts; returns the mean losses."""
+        """Accumulate gradients of the batch in ``optimizer.accumulate`` parts; returns the mean losses."""
         parts = self.config.optimizer.accumulate
         means: dict[str, Tensor] = {}
         for number, (some, theirs) in enumerate(zip(images.chunk(parts), chunk(targets, parts), strict=True)):
@@ -238,7 +238,7 @@ class Run:
         return means
 
     def _count(self, losses: dict[str, Tensor], images: int) -> None:
-        """Add a step to the sums of its epoch. Numbers are fetched now and then: a GPU makes us wait."""
+        """Add the losses of a step to the sums of its epoch. Reading them waits for the GPU, so it happens rarely."""
         for name, loss in losses.items():
             before = self._losses.get(name, torch.zeros((), dtype=torch.float64, device=loss.device))
             self._losses[name] = before + loss.double()
@@ -249,17 +249,17 @@ class Run:
         self.log.step_done(images)
 
     def _check_finite(self, loss: float) -> None:
-        if not math.isfinite(loss) and self.config.optimizer.precision != "fp16":  # whose scaler skips such steps
+        if not math.isfinite(loss) and self.config.optimizer.precision != "fp16":  # the fp16 scaler skips such steps
             raise self._diverged(f"The loss became {loss}")
 
     def _diverged(self, what: str) -> Diverged:
         kept = find_checkpoint(self.directory)
-        last = "" if kept is None else f" The last checkpoint, {kept}, is from before."
+        last = "" if kept is None else f" The last checkpoint, {kept}, is from before that."
         advice = "Start again with a lower optimizer.lr, or with optimizer.clip_norm=1."
         return Diverged(f"{what} at step {self.state.step}. {advice}{last}")
 
     def _summed(self) -> dict[str, float]:
-        """Losses of this epoch, summed over its steps and averaged over processes."""
+        """Return the losses of this epoch, summed over steps and averaged over processes."""
         return {name: self.accelerator.reduce(total, "mean").item() for name, total in self._losses.items()}
 
     def _end_epoch(self, epochs: int) -> None:
@@ -267,13 +267,13 @@ class Run:
         last = state.epoch + 1 == epochs or self._enough()
         evaluated = last or (state.epoch + 1) % self.config.run.eval_epochs == 0
         if evaluated and self.val_loader is not None:
-            self.save()  # an evaluation may be long, and a scheduler's patience short
+            self.save()  # a scheduler may kill the run during a long evaluation
         self._log_epoch(evaluated)
         state.epoch, state.batch, self._losses = state.epoch + 1, 0, {}
         self.save()
 
     def _log_epoch(self, evaluated: bool) -> None:
-        """Write the line of this epoch, instead of one from an earlier moment of it."""
+        """Log this epoch; an earlier entry of the same epoch is replaced."""
         state, summed = self.state, self._summed()
         self._check_finite(sum(summed.values()))
         means = {name: total / max(state.batch, 1) for name, total in summed.items()}
@@ -288,14 +288,14 @@ class Run:
         self.log.epoch(line)
 
     def _note_broken(self) -> None:
-        """Names of broken images that any process has met, also before a resume."""
+        """Collect the names of unreadable images from all processes, including those before a resume."""
         loaders = (self.train_loader, self.val_loader)
-        met = [name for loader in loaders if loader is not None for name in loader.broken_names]
-        everyone = gather_object(met) if self.world > 1 else met
-        self.state.broken = sorted({*self.state.broken, *everyone})
+        names = [name for loader in loaders if loader is not None for name in loader.broken_names]
+        gathered = gather_object(names) if self.world > 1 else names
+        self.state.broken = sorted({*self.state.broken, *gathered})
 
     def evaluate(self) -> dict[str, float]:
-        """Metrics over all validation images, each counted once, for the moving average if there is one."""
+        """Return the metrics over all validation images, each counted once, of the moving average if there is one."""
         assert self.val_loader is not None
         model = self.objective.model if self.ema is None else self.ema.module
         self.objective.eval()
@@ -312,11 +312,11 @@ class Run:
         )
         metrics = over_processes(found.metrics["model"])
         if not metrics.images:
-            raise ValueError("The evaluation has no images.")
+            raise ValueError("The validation data have no readable images.")
         return {**metrics.compute(), "images": metrics.images}
 
     def _keep_best(self, figures: dict[str, float]) -> None:
-        """Write the model if it is better than before; with the tokens it is to have, not with more."""
+        """Save the model if it is the best so far, but not before the keep rate has reached its target."""
         section = self.config.reduction
         if self._warms_up() and self._now().epoch < section.warmup_start + section.warmup_epochs:
             return
@@ -334,7 +334,7 @@ class Run:
                 write_text(self.directory / name / CLASSES_FILE, json.dumps(self.classes, indent=0))
 
     def save(self) -> None:
-        """Write a checkpoint and the log, in one process; never one with a loss or weights that are not finite."""
+        """Write a checkpoint and the log, in the main process; raise ``Diverged`` if loss or weights are not finite."""
         self.state.sums = self._summed()
         self._check_finite(sum(self.state.sums.values()))
         if not all(bool(p.isfinite().all()) for p in self.objective.parameters()):
@@ -356,12 +356,12 @@ class Run:
         return Checkpoint(kept, values)
 
     def resume(self) -> bool:
-        """Go on from the directory's checkpoint; False if it has none."""
-        path = find_checkpoint(self.directory)
-        self._check_everyone_found(path)
-        if path is None:
+        """Resume from the directory's newest whole checkpoint; returns False if it has none."""
+        newest = read_newest_checkpoint(self.directory)
+        self._check_everyone_found(None if newest is None else newest[0])
+        if newest is None:
             return False
-        found = read_checkpoint(path)
+        found = newest[1]
         check_same_run(found.values["config"], self.config)
         check_same_things(found.values["identity"], self.identity)
         load_strictly(self.objective, found.tensors["objective"], "model")
@@ -379,7 +379,7 @@ class Run:
     def _check_everyone_found(self, path: Path | None) -> None:
         found = [None if path is None else path.stat().st_size]
         if self.world > 1 and len({*gather_object(found)}) > 1:
-            raise ValueError(f"Not every process sees the same checkpoint in {self.directory}; share the directory.")
+            raise ValueError(f"The processes see different checkpoints in {self.directory}. Use a shared directory.")
 
     def _finish(self) -> Outcome:
         if self.state.batch and all(line["step"] != self.state.step for line in self.state.history):

@@ -1,4 +1,4 @@
-"""What is learned: a model with its loss, as one module that the loop can run anywhere."""
+"""Training objectives: a model with its loss, as one module."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ SHARE_TOLERANCE = 0.01
 
 
 class Moment(NamedTuple):
-    """Where in a run a step is."""
+    """The position of a step in a run."""
 
     step: int
     epoch: float
-    """Epochs done, a fraction inside one."""
+    """Finished epochs, with a fraction for the current one."""
 
 
 class Objective(nn.Module, ABC):
-    """A model and what it is to learn. ``forward`` gives the parts of the loss by name; they are summed."""
+    """A model and its loss. ``forward`` returns the parts of the loss by name; they are summed."""
 
     monitor: str
-    """The metric of an evaluation by which the best model is chosen."""
+    """The metric that selects the best model."""
     mode: Mode = "max"
-    """Whether more or less of it is better."""
+    """Whether a higher or a lower value is better."""
     backbone_lr: float = 1.0
     """Learning rate of the model's own parameters, as a multiple of that of ``param_groups``."""
 
@@ -48,40 +48,41 @@ class Objective(nn.Module, ABC):
 
     @abstractmethod
     def predict(self, model: nn.Module, images: Tensor) -> Any:
-        """What an evaluation of ``model`` (this one, or its moving average) looks at."""
+        """Return the predictions of ``model`` (this one, or its moving average) for an evaluation."""
 
     @abstractmethod
     def metrics(self) -> Metrics:
-        """What an evaluation counts of those predictions."""
+        """Return empty metrics for those predictions."""
 
     def check_prediction(self, prediction: Any, reference: Any, name: str) -> None:
-        """An evaluation compares the model with no other."""
+        """Do nothing: a training run has no reference model to compare with."""
 
     def is_better(self, value: float, best: float | None) -> bool:
-        """Whether ``value`` of the monitored metric is better than the best so far."""
+        """Return whether ``value`` of the monitored metric is better than the best so far."""
         return best is None or (value > best if self.mode == "max" else value < best)
 
     def before_step(self, moment: Moment) -> None:
-        """Change what changes over time."""
+        """Update what changes over time. Called before each step."""
 
     def before_update(self, moment: Moment) -> None:
-        """Look at the gradients before the optimizer does."""
+        """Change gradients before the optimizer uses them."""
 
     def after_step(self) -> None:
-        """Restore what an optimizer's step has violated."""
+        """Restore constraints that the optimizer's step may have violated."""
 
     def param_groups(self) -> list[dict[str, Any]]:
-        """Parameters with settings of their own, for the optimizer."""
+        """Return parameter groups with their own optimizer settings."""
         return []
 
     def finish(self, directory: Path) -> dict[str, Any]:
-        """Write what the run was for, beside the model; returns what the user is to know."""
+        """Write results other than the model; returns what to report to the user."""
         return {}
 
 
 class Classify(Objective):
-    """The task's loss, and ``kl`` times the divergence from the prediction of a frozen ``teacher``: the model as it was
-    before tokens were taken from it, ``initial_teacher``.
+    """The task's loss, plus ``kl`` times the KL divergence from the prediction of a frozen ``teacher``.
+
+    The teacher is usually the model before its reduction, from ``initial_teacher``.
     """
 
     def __init__(
@@ -91,8 +92,12 @@ class Classify(Objective):
         self.task, self.kl = task or Classification(), kl
         self.monitor, self.mode = self.task.monitor, self.task.mode
         if kl and teacher is None:
-            raise ValueError("Distillation (kl) needs a teacher: initial_teacher(model), or a weight of 0.")
-        self._teacher = (None if teacher is None else teacher.eval().requires_grad_(False),)  # hidden from the state
+            raise ValueError(
+                "Distillation (kl) needs a teacher. Pass teacher=initial_teacher(model), or set the weight to 0."
+            )
+        self._teacher = (
+            None if teacher is None else teacher.eval().requires_grad_(False),
+        )  # a tuple hides it from state_dict
 
     def forward(self, images: Tensor, targets: Any) -> Losses:
         prediction = self.predict(self.model, images)
@@ -110,6 +115,7 @@ class Classify(Objective):
         return self.task.metrics()
 
     def teacher(self, device: torch.device) -> nn.Module:
+        """Return the teacher, on ``device``."""
         (teacher,) = self._teacher
         assert teacher is not None
         return teacher.to(device)
@@ -118,16 +124,16 @@ class Classify(Objective):
 class PowerSearch(Classify):
     """Cross-entropy and PoWER-BERT's penalty on retained mass: L + lambda sum_l l * mass(l).
 
-    The paper tries several lambdas and takes the counts they lead to. Here a share of the tokens can be asked for
-    (``mass``): the penalty pulls the mass down to it, and below it all retention parameters are raised again;
-    loss and penalty then decide where the mass is.
+    The paper tries several lambdas and takes the resulting counts. Here ``mass`` sets a target share of the tokens: the
+    penalty pulls the mass down to it, and if it falls below, all retention parameters are raised again. Loss and
+    penalty then decide how the mass is distributed over the blocks.
     """
 
     def __init__(self, model: nn.Module, strength: float, mass: float, lr: float, task: Task | None = None) -> None:
         super().__init__(model, task)
         if not 0 <= mass < 1:
-            raise ValueError(f"objective.mass is a share of the tokens, from 0 to below 1; got {mass}.")
-        self.strength, self.asked, self.lr = strength, mass, lr
+            raise ValueError(f"objective.mass is a share of the tokens and must be at least 0 and below 1, got {mass}.")
+        self.strength, self.mass, self.lr = strength, mass, lr
 
     def forward(self, images: Tensor, targets: Any) -> Losses:
         losses = super().forward(images, targets)
@@ -140,16 +146,16 @@ class PowerSearch(Classify):
 
     def after_step(self) -> None:
         project_retention_(self.model)
-        hold_mass_(self.model, self.asked)
+        hold_mass_(self.model, self.mass)
 
     def finish(self, directory: Path) -> dict[str, Any]:
         counts = found_counts(self.model)
         path = fv.save_schedule(fv.Keep(counts), directory / "schedule.json")
         share = retained_share(self.model)
         found = {"counts": list(counts), "share": share, "schedule": str(path)}
-        if self.asked and share > self.asked + SHARE_TOLERANCE:
+        if self.mass and share > self.mass + SHARE_TOLERANCE:
             found["note"] = (
-                f"The search left {share:.2f} of the tokens, not {self.asked:g}: it needs more steps, a larger "
+                f"The search left {share:.2f} of the tokens instead of {self.mass:g}. It needs more steps, a larger "
                 "objective.strength or a larger objective.retention_lr."
             )
         return found
@@ -157,9 +163,9 @@ class PowerSearch(Classify):
 
 @torch.no_grad()
 def retained_share(model: nn.Module, raised: float = 0.0) -> float:
-    """Tokens the search leaves over all blocks, as a share of all, with every parameter ``raised`` by so much.
+    """Return the share of tokens that the search leaves over all blocks, with every parameter ``raised`` by this much.
 
-    A token that is gone does not come back, so that no block retains more than one before it.
+    Removed tokens do not come back, so no block retains more than an earlier one.
     """
     retained = torch.stack([module.retention for module in soft_extracts(model)]) + raised
     return retained.clamp(0, 1).mean(dim=1).cummin(dim=0).values.mean().item()
@@ -167,11 +173,11 @@ def retained_share(model: nn.Module, raised: float = 0.0) -> float:
 
 @torch.no_grad()
 def hold_mass_(model: nn.Module, share: float) -> None:
-    """Where less than ``share`` is retained, raise all retention parameters alike until it is just that."""
+    """If less than ``share`` is retained, raise all retention parameters equally until it is reached."""
     if retained_share(model) >= share:
         return
     low, high = 0.0, 1.0
-    for _ in range(30):  # the share rises with the amount: halve the interval
+    for _ in range(30):  # bisection: the share rises with the amount
         middle = (low + high) / 2
         low, high = (middle, high) if retained_share(model, middle) < share else (low, middle)
     for module in soft_extracts(model):
@@ -179,13 +185,13 @@ def hold_mass_(model: nn.Module, share: float) -> None:
 
 
 def prediction_loss(logits: Tensor, teacher_logits: Tensor) -> Tensor:
-    """KL(teacher || student) of the two predictions, mean over images."""
+    """Return KL(teacher || student) of the two predictions, averaged over images."""
     ours, theirs = log_softmax(logits.float(), dim=-1), log_softmax(teacher_logits.float(), dim=-1)
     return kl_div(ours, theirs, reduction="batchmean", log_target=True)
 
 
 def initial_teacher(model: nn.Module) -> nn.Module:
-    """The model as it is now, unreduced, frozen, and sharing nothing with it."""
+    """Return an independent copy of the model, unreduced and frozen."""
     teacher = copy.deepcopy(model)
     if fv.is_reduced(teacher):
         fv.restore_(teacher)

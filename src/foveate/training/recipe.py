@@ -1,10 +1,10 @@
-"""Recipes: one readable file for each experiment of a paper, and files of the user's own in the same form.
+"""Recipes: one TOML file per experiment of a paper, and the user's own files in the same format.
 
-A file has ``source`` and ``description``, and then sections with the values that differ from the defaults of
-``TrainConfig``. Two keys are a recipe's alone:
+A file has ``source`` and ``description``, then sections with the values that differ from the defaults of
+``TrainConfig``. Two keys exist only in recipes:
 
-    inherits = "deit"            begin from a recipe of foveate's that inherits nothing itself
-    [for.clustr_base.optimizer]  values for one model, by its name; they win over the others
+    inherits = "deit"            start from a built-in recipe, which must not inherit itself
+    [for.clustr_base.optimizer]  values for one model, by name; they override the others
 """
 
 from __future__ import annotations
@@ -24,55 +24,62 @@ from foveate.training.renamed import current_names
 FOLDER = Path(__file__).parent / "recipes"
 SUFFIX = ".toml"
 OWN_KEYS = ("source", "description", "inherits")
-"""Keys about the recipe itself, which are not inherited."""
+"""Keys that describe the recipe itself and are not inherited."""
 
 Tables = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """One file, read and checked."""
+    """A recipe file, read and checked."""
 
     name: str
     text: str
-    """The file as it is written, comments included."""
+    """The text of the file, comments included."""
     config: TrainConfig
     variants: Mapping[str, TrainConfig]
-    """The whole configuration of each model that has values of its own."""
+    """The complete configuration for each model with its own values."""
 
     def config_for(self, model: str = "") -> TrainConfig:
-        """The configuration for ``model``, by default the one the recipe names."""
-        architecture = (model or self.config.model.name).partition(".")[0]  # timm writes its weights behind a point
+        """Return the configuration for ``model``; default: the recipe's model."""
+        architecture = (model or self.config.model.name).partition(".")[
+            0
+        ]  # timm appends the name of the weights after a dot
         config = self.variants.get(architecture, self.config)
         if not model:
             return config
         section = dataclasses.replace(config.model, name=model)
-        if brings_architecture(model):  # a recipe's options could not change it
+        if brings_architecture(model):  # the recipe's options do not apply to it
             section = dataclasses.replace(section, options={})
         return dataclasses.replace(config, model=section)
 
 
 def all_recipes() -> dict[str, Recipe]:
-    """The recipes of foveate, by name."""
+    """Return the built-in recipes by name."""
     return {name: _read(FOLDER / f"{name}{SUFFIX}") for name in recipe_names()}
 
 
 def recipe_names() -> list[str]:
+    """Return the names of the built-in recipes."""
     return sorted(path.stem for path in FOLDER.glob(f"*{SUFFIX}"))
 
 
 def read_recipe(name: str | Path, model: str = "") -> TrainConfig:
-    """The configuration of a recipe of foveate's, or of a .toml file, as ``model`` is to be trained with it."""
+    """Return the configuration of a built-in recipe or a .toml file, for training ``model``."""
     return find_recipe(name).config_for(model)
 
 
 def find_recipe(name: str | Path) -> Recipe:
-    """A recipe of foveate's by its name, or one of the user's by the path of its .toml file."""
+    """Return a built-in recipe by name, or a user's recipe by the path of its .toml file.
+
+    Raises:
+        ValueError: If there is no such recipe, or the file is not valid.
+    """
     path = Path(name)
     if path.suffix != SUFFIX:
-        return _read(_named(str(name), f"A file of your own ends in {SUFFIX}."))
+        return _read(_named(str(name), f"For your own recipe, pass the path of its {SUFFIX} file."))
     if not path.is_file():
-        raise ValueError(f"There is no recipe file {path}.")
+        raise ValueError(f"Recipe file {path} does not exist.")
     return _read(path)
 
 
@@ -109,31 +116,31 @@ def _parse(path: Path) -> tuple[str, Tables]:
 
 
 def _inherited(tables: Tables, path: Path) -> Tables:
-    """The tables of the recipe that is built upon."""
+    """Return the tables of the recipe that this one inherits."""
     if "inherits" not in tables:
         return {}
     name = tables["inherits"]
     if not isinstance(name, str):
-        raise ValueError(f"{path}: inherits takes the name of a recipe; got {name!r}.")
+        raise ValueError(f"{path}: inherits must be the name of a recipe, got {name!r}.")
     _, below = _parse(_named(name, f"{path} inherits it."))
     if "inherits" in below:
         raise ValueError(
-            f"{path}: inherits = {name!r}, which inherits {below['inherits']!r} itself. One level is read: inherit "
-            f"{below['inherits']!r}, and write out what {name!r} changes."
+            f"{path}: inherits = {name!r}, which inherits {below['inherits']!r} itself. Only one level works: inherit "
+            f"{below['inherits']!r} and copy the values that {name!r} changes."
         )
     return {key: value for key, value in below.items() if key not in OWN_KEYS}
 
 
 def _variants(below: Tables, above: Any, path: Path) -> dict[str, Tables]:
-    """Sections by model, those that are inherited included."""
+    """Return the sections of each model, including inherited ones."""
     if not isinstance(above, Mapping) or not all(isinstance(own, Mapping) for own in above.values()):
-        raise ValueError(f"{path}: `for` has a model's name and a section, [for.clustr_base.optimizer]; got {above!r}.")
+        raise ValueError(f"{path}: `for` needs a model and a section, e.g. [for.clustr_base.optimizer]; got {above!r}.")
     own = {model: current_names(sections) for model, sections in above.items()}
     return {model: _merged(below.get(model, {}), own.get(model, {})) for model in {**below, **own}}
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tables:
-    """Sections are merged value by value; a value is replaced whole, also where it is a table."""
+    """Merge sections value by value; a value is replaced as a whole, even if it is a table."""
     merged = dict(below)
     for name, value in above.items():
         both = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)

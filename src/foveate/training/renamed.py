@@ -1,4 +1,4 @@
-"""Names that values of a configuration had in 0.1. They are still read, with a warning."""
+"""Configuration names of version 0.1. They are still accepted, with a warning."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Mapping
 from typing import Any
 
 RENAMED = {"optimiser": "optimizer", "augmentation.colour_jitter": "augmentation.color_jitter"}
-"""Sections and values, old to new."""
+"""Old to new names of sections and values."""
 
 
 def current_name(path: str) -> str:
-    """``section.name`` as it is called now."""
+    """Return the current name of ``section.name``."""
     for old, new in RENAMED.items():
         if path == old or path.startswith(f"{old}."):
             current = new + path.removeprefix(old)
-            warnings.warn(f"{path} is called {current} now. Write that instead.", FutureWarning, stacklevel=3)
+            warnings.warn(f"{path} was renamed to {current}. Use the new name.", FutureWarning, stacklevel=3)
             return current
     return path
 
 
 def current_names(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested values of a configuration, or of a part of it, under the names they have now."""
+    """Return nested configuration values, or a part of them, under their current names."""
     sections: dict[str, Any] = {}
     for section, values in data.items():
         name = current_name(section)

@@ -1,4 +1,4 @@
-"""What a run reports while it runs: progress, log lines, and curves for TensorBoard."""
+"""Output of a training run: progress, log lines, and TensorBoard curves."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ logger = logging.getLogger("foveate")
 
 
 class RunLog:
-    """Loss, learning rate and images per second: for ``progress``, the log, and ``curves`` for TensorBoard.
+    """Reports loss, learning rate and images per second to ``progress``, the log, and TensorBoard (``curves``).
 
-    All processes keep one, to know their pace; only the main one reports.
+    Every process has one, to measure its speed; only the main process reports.
     """
 
     def __init__(self, progress: Progress | None = None, curves: bool = False, main: bool = True) -> None:
@@ -30,7 +30,7 @@ class RunLog:
 
     @contextmanager
     def running(self, directory: Path, step: int, steps: int) -> Iterator[None]:
-        """While a run goes on from ``step`` to ``steps``."""
+        """Context of a run from ``step`` to ``steps``."""
         self._board = _tensorboard(directory, step) if self.curves else None
         self._began, self._step, self._steps = time.monotonic(), step, steps
         try:
@@ -40,49 +40,50 @@ class RunLog:
                 self._board.close()
 
     def info(self, text: str) -> None:
+        """Log a line, in the main process only."""
         if self.main:
             logger.info(text)
 
     def step_done(self, images: int) -> None:
-        """One more step is done, on so many images."""
+        """Record a finished step of ``images`` images."""
         self._images += images
         self._step += 1
         self.progress("steps", self._step, self._steps, self._note)
 
     def losses(self, step: int, losses: dict[str, float], lr: float) -> None:
-        """Losses of this step, and its learning rate."""
+        """Record the losses and the learning rate of a step."""
         self._note = f"loss {sum(losses.values()):.4f}  lr {lr:.2e}  {self._pace():.1f} img/s"
         if self._board is not None:
             for name, value in {**losses, "lr": lr}.items():
                 self._board.add_scalar(f"train/{name}", value, step)
 
     def evaluated(self, images: int, total: int | None) -> None:
-        """So many images of an evaluation are done."""
+        """Report the progress of an evaluation."""
         self.progress("evaluation", images, total)
 
     def _pace(self) -> float:
         return self._images / max(time.monotonic() - self._began, 1e-9)
 
     def pace(self) -> dict[str, float]:
-        """Speed of the epoch that ends now; the next one begins."""
+        """Return the duration and speed of the epoch that ends now, and start the next."""
         seconds = time.monotonic() - self._began
         found = {"seconds": round(seconds, 2), "images_per_second": round(self._pace(), 2)}
         self._began, self._images = time.monotonic(), 0
         return found
 
     def epoch(self, line: dict[str, Any]) -> None:
-        """An epoch ended; ``line`` is what log.jsonl has of it."""
+        """Log a finished epoch; ``line`` is its entry in log.jsonl."""
         if self._board is not None:
             for name, value in line.get("val", {}).items():
                 self._board.add_scalar(f"val/{name}", value, line["step"])
         parts = [f"{name} {value:.4g}" for name, value in line["train"].items()]
         parts += [f"val {name} {value:.4g}" for name, value in line.get("val", {}).items() if name != "images"]
         self.info(f"epoch {line['epoch']}: {', '.join(parts)}; {line['images_per_second']:.1f} img/s")
-        self._began = time.monotonic()  # the evaluation does not count
+        self._began = time.monotonic()  # evaluation time does not count
 
 
 def _tensorboard(directory: Path, step: int) -> Any:
-    """A writer that drops what a killed run wrote after its last checkpoint; None without tensorboard."""
+    """Return a writer that discards what a killed run wrote after its last checkpoint; None without tensorboard."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

@@ -1,4 +1,4 @@
-"""Whether a checkpoint belongs to the run that wants to go on from it."""
+"""Check that a checkpoint belongs to the run that resumes from it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ FREE_TO_CHANGE = {
     *("run.checkpoint_minutes", "run.checkpoint_steps", "run.steps"),
     *("data.workers", "data.max_broken", "data.source"),
 }
-"""Values that change how a run is carried out, but not its result."""
+"""Values that may differ between a run and its resumption: they do not change the result."""
 
 
 def check_same_run(saved: dict[str, Any], config: TrainConfig) -> None:
-    """Raise a ValueError if a value differs that changes the result of the run."""
+    """Raise a ValueError if a value that changes the result differs from the saved run."""
     now = config.as_dict()
     differing = []
     for section, values in now.items():
@@ -25,14 +25,14 @@ def check_same_run(saved: dict[str, Any], config: TrainConfig) -> None:
     differing = [path for path in differing if path not in FREE_TO_CHANGE]
     if differing:
         raise ValueError(
-            f"The checkpoint belongs to a run with other values of {', '.join(differing[:5])}. "
-            "Resume it with the values it had, or start a new run in another directory."
+            f"The checkpoint belongs to a run with different values of {', '.join(differing[:5])}. "
+            "Resume it with its original values, or start a new run in another directory."
         )
 
 
 def check_same_things(saved: dict[str, Any], now: dict[str, Any]) -> None:
-    """The same values may stand for other data, or for another schedule in a file."""
+    """Raise a ValueError if the data or the schedule changed behind the same configuration."""
     differing = [name for name in now if saved.get(name) != now[name]]
     if differing:
-        changes = "; ".join(f"{name} {saved.get(name)} then, {now[name]} now" for name in differing)
-        raise ValueError(f"The checkpoint belongs to other data or another schedule: {changes}.")
+        changes = "; ".join(f"{name} {saved.get(name)} before, {now[name]} now" for name in differing)
+        raise ValueError(f"The checkpoint belongs to other data or another schedule: {changes}. Use another directory.")

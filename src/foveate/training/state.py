@@ -1,4 +1,4 @@
-"""Where a run is, and what it came to."""
+"""The state and the outcome of a run."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 @dataclass
 class State:
-    """Everything of a run that changes but is not a tensor."""
+    """The changing values of a run that are not tensors."""
 
     step: int = 0
     epoch: int = 0
     batch: int = 0
-    """Batches of this epoch that are done."""
+    """Finished batches of this epoch."""
     sums: dict[str, float] = field(default_factory=dict)
     """Losses of this epoch up to the last checkpoint, summed over its steps."""
     history: list[dict[str, Any]] = field(default_factory=list)
-    """One entry for each epoch, as log.jsonl has them."""
+    """One entry per epoch, as in log.jsonl."""
     best: float | None = None
     broken: list[str] = field(default_factory=list)
     """Images that could not be read, up to the end of the last epoch."""
@@ -26,17 +26,17 @@ class State:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to."""
+    """The result of a run."""
 
     directory: Path
     finished: bool
-    """False if it was stopped before its end; ``resume`` goes on."""
+    """False if the run was stopped early; ``resume`` continues it."""
     history: list[dict[str, Any]]
-    """One entry for each epoch, as log.jsonl has them."""
+    """One entry per epoch, as in log.jsonl."""
     best: float | None
     """The best value of the monitored metric over all evaluations."""
     products: dict[str, Any]
-    """What the objective has written beside the model."""
+    """What the objective wrote in addition to the model."""
 
 
 class Diverged(RuntimeError):

@@ -1,4 +1,4 @@
-"""How a run is stopped from outside."""
+"""Stopping a run by a signal."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from contextlib import contextmanager
 
 
 class StopSignal:
-    """Remembers that somebody wants the run to stop: SIGTERM from a scheduler, Ctrl-C from a person."""
+    """Records a request to stop: SIGTERM from a scheduler, or Ctrl-C."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
 
     @contextmanager
     def listening(self) -> Iterator[StopSignal]:
-        """Catch these signals while a run goes on; a second Ctrl-C stops at once."""
+        """Catch these signals inside the context; a second Ctrl-C stops at once."""
         before = {number: signal.signal(number, self._catch) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield self
@@ -31,4 +31,5 @@ class StopSignal:
 
     @property
     def requested(self) -> bool:
+        """Whether a signal was caught."""
         return self.signal is not None

@@ -1,8 +1,8 @@
-"""Scenes: pictures drawn by foveate itself, to show and to test with, where no images are at hand.
+"""Scenes: images drawn by foveate, for demonstrations and tests without other images.
 
-Each shows one object of ten kinds, at a random place, size and turn, in random colors and texture, over a cluttered
-background. Only its form tells its kind. A scene depends on (seed, split, index) and nothing else, can be drawn at any
-resolution, and brings the object's mask, so that it can be measured how many of a model's tokens lie on the object.
+Each shows one object of ten kinds, at a random position, size and rotation, in random colors and texture, over a
+cluttered background. Only its shape tells its kind. A scene depends only on (seed, split, index), can be drawn at any
+resolution, and has the object's mask, so that one can measure how many of a model's tokens lie on the object.
 
     scene(3, split="val").image
     open_data("scenes:count=500,size=96", "val")
@@ -26,32 +26,36 @@ from foveate.data.source import ImageData, image_data
 from foveate.data.splits import choose_split
 
 KINDS = tuple(SHAPES)
-"""What a scene can show, in the order of labels."""
+"""Kinds of objects, in the order of labels."""
 COUNTS = {"train": 30_000, "val": 2_000}
-"""Splits, and how many scenes each has by default."""
+"""Splits and their default number of scenes."""
 SIZE = 96
 SMALLEST = 32
-"""Pixels a side, below which kinds cannot be told apart."""
+"""Smallest side in pixels at which kinds can be told apart."""
 RADII = (0.17, 0.32)
-"""Least and greatest radius of the circle around an object, as a share of the image's side."""
+"""Smallest and largest radius of the circle around an object, relative to the image's side."""
 OPTIONS = ("count", "size", "seed")
 
 
 @dataclass(frozen=True)
 class Scene:
-    """One picture, and what is known of it."""
+    """One image with its label and mask."""
 
     image: Image.Image
     label: int
-    """A number of ``KINDS``."""
+    """Index in ``KINDS``."""
     mask: NDArray[np.bool_]  # (size, size), true on the object
 
 
 def scene(index: int, *, split: str = "train", size: int = SIZE, seed: int = 0) -> Scene:
-    """Scene number ``index`` of a split. Ten scenes in a row show each kind once."""
+    """Draw scene number ``index`` of a split. Ten consecutive scenes show each kind once.
+
+    Raises:
+        DataError: if an argument is out of range or there is no such split.
+    """
     _check(size, seed)
     if index < 0:
-        raise DataError(f"Scenes count from 0; got index={index}.")
+        raise DataError(f"Scenes count from 0, got index={index}.")
     names = tuple(COUNTS)
     draws = Draws(seed, names.index(choose_split(split, names, "scenes:")), index)
     label, canvas = index % len(KINDS), Canvas.empty(size)
@@ -80,7 +84,7 @@ def _object(draws: Draws, canvas: Canvas, label: int) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class Scenes:
-    """The scenes of one split, by number. They are drawn when they are asked for; nothing is stored."""
+    """The scenes of one split, by number. They are drawn on demand; nothing is stored."""
 
     split: str = "train"
     count: int = COUNTS["train"]
@@ -91,7 +95,7 @@ class Scenes:
         _check(self.size, self.seed)
         choose_split(self.split, COUNTS, "scenes:")
         if self.count < 1:
-            raise DataError(f"scenes: count is a number of scenes, 1 or more; got {self.count}.")
+            raise DataError(f"scenes: count must be at least 1, got {self.count}.")
 
     def __len__(self) -> int:
         return self.count
@@ -103,27 +107,27 @@ class Scenes:
         return self.scene(index).image
 
     def mask(self, index: int) -> NDArray[np.bool_]:
-        """Where the object of this scene is."""
+        """Mask of the object of this scene."""
         return self.scene(index).mask
 
     def scene(self, index: int) -> Scene:
         if not 0 <= index < self.count:
-            raise IndexError(f"There are {self.count} scenes; got index {index}.")
+            raise IndexError(f"There are {self.count} scenes, got index {index}.")
         return scene(index, split=self.split, size=self.size, seed=self.seed)
 
     def as_data(self, request: Request | None = None) -> ImageData:
-        """The scenes as a `Loader` takes them."""
+        """The scenes as data for a `Loader`."""
         labels = np.arange(self.count, dtype=np.int64) % len(KINDS)
-        asked = Request(self.split) if request is None else request
-        return image_data(self, self.split, declared_labels(labels, KINDS, asked, "scenes:"), "scenes:")
+        request = Request(self.split) if request is None else request
+        return image_data(self, self.split, declared_labels(labels, KINDS, request, "scenes:"), "scenes:")
 
 
 def open_scenes(text: str, request: Request) -> ImageData:
-    """What ``scenes:`` and ``text`` name: options as ``count=500,size=96,seed=1``, each of which may be left out."""
+    """Open scenes with the options in ``text``: ``count=500,size=96,seed=1``, each of them optional."""
     given = [_option(part) for part in text.split(",") if part.strip()]
     options = dict(given)
     if len(options) < len(given):
-        raise DataError(f"scenes:{text} has a value twice. Write it once.")
+        raise DataError(f"scenes:{text} sets an option twice. Set it once.")
     split = choose_split(request.split, COUNTS, "scenes:")
     return Scenes(split, **{"count": COUNTS[split], **options}).as_data(request)
 
@@ -140,6 +144,6 @@ def _option(text: str) -> tuple[str, int]:
 
 def _check(size: int, seed: int) -> None:
     if size < SMALLEST:
-        raise DataError(f"scenes: size is the side in pixels, {SMALLEST} or more; got {size}.")
+        raise DataError(f"scenes: size, the side in pixels, must be at least {SMALLEST}, got {size}.")
     if seed < 0:
-        raise DataError(f"scenes: seed is a whole number, 0 or more; got {seed}.")
+        raise DataError(f"scenes: seed must be at least 0, got {seed}.")

@@ -1,4 +1,4 @@
-"""Random numbers of one scene: from (seed, split, index) alone, and the same with every version of NumPy."""
+"""Random numbers of one scene, which depend only on (seed, split, index) and not on the version of NumPy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Floats = NDArray[np.floating]
 
 
 class Draws:
-    """A stream of numbers. NumPy promises the plain stream of a bit generator for good, so all comes from that one."""
+    """A stream of random numbers, made from NumPy's raw bit stream, which NumPy guarantees never to change."""
 
     def __init__(self, *key: int) -> None:
         self._bits = np.random.PCG64(seed_from(*key))
@@ -25,16 +25,16 @@ class Draws:
         return low + (high - low) * float(self._next(1)[0])
 
     def below(self, count: int) -> int:
-        """A whole number from 0 to ``count`` - 1."""
+        """A random integer from 0 to ``count`` - 1."""
         return int(count * float(self._next(1)[0]))
 
     def one_of(self, values: Sequence[Value]) -> Value:
         return values[self.below(len(values))]
 
     def uniform(self, *shape: int) -> Floats:
-        """Numbers from 0 to 1."""
+        """Random numbers from 0 to 1."""
         return self._next(math.prod(shape)).reshape(shape).astype(np.float32)
 
     def _next(self, count: int) -> Floats:
-        """Numbers from 0 to below 1 of 53 random bits each."""
+        """Random numbers in [0, 1) with 53 random bits each."""
         return (self._bits.random_raw(count) >> np.uint64(11)) * 2.0**-53

@@ -1,6 +1,6 @@
-"""What scenes are painted with: colors, patterns between two of them, and clutter that is none of the ten kinds.
+"""Paint scenes: colors, patterns of two colors, and clutter that looks like none of the ten kinds.
 
-Places and lengths are shares of the image's side, so that a scene is the same one at any resolution.
+Positions and lengths are relative to the image's side, so that a scene is the same at any resolution.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from foveate.data.scenes.shapes import polyline
 BACKGROUNDS = ("smooth", "gradient", "stripes", "blobs")
 TEXTURES = ("plain", "stripes", "dots", "noise", "gradient")
 BEHIND, OBJECT, CLUTTER = (0.08, 0.4), (0.6, 0.92), (0.1, 0.9)
-"""How light colors are, from black to white. Objects are lighter than what is behind them, whatever their hues."""
+"""Ranges of lightness, from black to white. Objects are lighter than the background, whatever their hues."""
 
 
 @dataclass(frozen=True)
 class Canvas:
-    """Pixels (size, size, 3) from 0 to 1, and where each of them lies in the unit square."""
+    """Pixels (size, size, 3) from 0 to 1, and their coordinates in the unit square."""
 
     pixels: Floats
     x: Floats  # (1, size)
@@ -37,27 +37,27 @@ class Canvas:
         return len(self.pixels)
 
     def near(self, x: float, y: float, reach: float) -> tuple[slice, slice]:
-        """Rows and columns within ``reach`` of a point, and the pixel beside them that an edge may touch."""
+        """Rows and columns within ``reach`` of a point, plus one pixel that a soft edge may touch."""
         bounds = [(math.floor((c - reach) * self.size) - 1, math.ceil((c + reach) * self.size) + 1) for c in (y, x)]
         rows, columns = (slice(max(0, first), max(0, end)) for first, end in bounds)
         return rows, columns
 
     def window(self, rows: slice, columns: slice) -> Canvas:
-        """A part of the canvas: what is painted on it is painted on the whole, and cheaper."""
+        """A view of a part of the canvas, on which painting is cheaper."""
         return Canvas(self.pixels[rows, columns], self.x[:, columns], self.y[rows])
 
     def paint(self, coverage: Floats, color: Floats) -> None:
-        """Lay ``color``, one or one for each pixel, over what is there."""
+        """Blend ``color``, one for all or one per pixel, over the canvas."""
         self.pixels[:] += coverage[..., None] * (color - self.pixels)
 
 
 def coverage(distance: Floats, pixel: float) -> Floats:
-    """How much of each pixel lies within an outline, from the distance of its center."""
+    """Share of each pixel inside an outline, from the distance of its center to the outline."""
     return np.clip(0.5 - distance / pixel, 0.0, 1.0)
 
 
 def background(draws: Draws, canvas: Canvas) -> None:
-    """Fill the canvas with two dark colors, in some pattern."""
+    """Fill the canvas with a pattern of two dark colors."""
     kind, first, second = draws.one_of(BACKGROUNDS), _color(draws, BEHIND), _color(draws, BEHIND)
     if kind == "gradient":
         share = _gradient(draws, canvas.x, canvas.y)
@@ -71,7 +71,7 @@ def background(draws: Draws, canvas: Canvas) -> None:
 
 
 def clutter(draws: Draws, canvas: Canvas) -> None:
-    """Short lines, scribbles, flecks and corners all over, each far smaller than an object."""
+    """Paint short lines, scribbles, flecks and corners, each far smaller than an object."""
     paintings = (_line, _line, _scribble, _fleck, _corner)
     for _ in range(6 + draws.below(9)):
         paint = draws.one_of(paintings)
@@ -98,13 +98,13 @@ def texture(draws: Draws, x: Floats, y: Floats) -> Floats:
 
 
 def grain(draws: Draws, canvas: Canvas) -> None:
-    """Noise of single pixels: the only part of a scene that another resolution draws anew."""
+    """Add pixel noise, the only part of a scene that depends on the resolution."""
     strength = draws.between(0.02, 0.08)
     canvas.pixels[:] += strength * (draws.uniform(canvas.size, canvas.size, 1) - 0.5)
 
 
 def smooth_noise(draws: Draws, size: int, cells: int) -> Floats:
-    """Random values (size, size) from 0 to 1 on a grid of ``cells``, with smooth ways from each to the next."""
+    """Random values (size, size) from 0 to 1, smoothly interpolated from a grid of ``cells``."""
     values = draws.uniform(cells + 1, cells + 1)
     place = (np.arange(size, dtype=np.float32) + 0.5) * (cells / size)
     weights = np.clip(1 - np.abs(place[:, None] - np.arange(cells + 1, dtype=np.float32)), 0.0, 1.0)
@@ -113,7 +113,7 @@ def smooth_noise(draws: Draws, size: int, cells: int) -> Floats:
 
 
 def _color(draws: Draws, lightness: tuple[float, float]) -> Floats:
-    """Any hue, made so dark or so light that the mean of its three parts lies in a range."""
+    """A color of any hue whose mean channel value lies in the range ``lightness``."""
     color, wanted = draws.uniform(3), draws.between(*lightness)
     mean = float(color.mean())
     return color * (wanted / mean) if wanted < mean else 1 - (1 - color) * ((1 - wanted) / (1 - mean))
@@ -125,7 +125,7 @@ def _gradient(draws: Draws, x: Floats, y: Floats) -> Floats:
 
 
 def _stripes(draws: Draws, x: Floats, y: Floats, least: float, most: float) -> Floats:
-    """Soft stripes; ``least`` to ``most`` of them in a unit of length."""
+    """Soft stripes, ``least`` to ``most`` per unit of length."""
     angle, count = draws.between(0, math.pi), draws.between(least, most)
     wave = np.sin(2 * math.pi * (count * (x * math.cos(angle) + y * math.sin(angle)) + draws.between(0, 1)))
     return _ramp(wave, 2.0)
@@ -136,7 +136,7 @@ def _ramp(value: Floats, steepness: float) -> Floats:
 
 
 def _within(value: Floats, period: float) -> Floats:
-    """The distance to the nearest multiple of ``period``."""
+    """Distance to the nearest multiple of ``period``."""
     return value - period * np.round(value / period)
 
 
@@ -154,7 +154,7 @@ def _corner(draws: Draws, canvas: Canvas, x: float, y: float, reach: float) -> N
 
 
 def _polyline(draws: Draws, canvas: Canvas, x: float, y: float, reach: float, angles: list[float]) -> None:
-    """A thin line around (x, y) that turns to each of ``angles`` after ``reach``."""
+    """Paint a thin line around (x, y) that turns to each of ``angles`` after ``reach``."""
     color, width = _color(draws, CLUTTER), draws.between(0.006, 0.014)
     corners = [(0.0, 0.0)]
     for angle in angles:
@@ -167,7 +167,7 @@ def _polyline(draws: Draws, canvas: Canvas, x: float, y: float, reach: float, an
 
 
 def _fleck(draws: Draws, canvas: Canvas, x: float, y: float, reach: float) -> None:
-    """A small spot with an uneven edge, longer than wide."""
+    """Paint a small, elongated spot with an uneven edge."""
     color, turn, phase = _color(draws, CLUTTER), draws.between(0, math.pi), draws.between(0, 2 * math.pi)
     window = canvas.window(*canvas.near(x, y, 1.3 * reach))
     along, across = turned(window.x - x, window.y - y, turn)
@@ -177,6 +177,6 @@ def _fleck(draws: Draws, canvas: Canvas, x: float, y: float, reach: float) -> No
 
 
 def turned(x: Floats, y: Floats, angle: float) -> tuple[Floats, Floats]:
-    """Coordinates in a frame that is turned by ``angle``."""
+    """Coordinates in a frame rotated by ``angle``."""
     cos, sin = math.cos(angle), math.sin(angle)
     return x * cos + y * sin, y * cos - x * sin

@@ -1,7 +1,7 @@
-"""The ten kinds of objects, each as a distance to its outline: below 0 inside, above 0 outside.
+"""The ten kinds of objects, each as a signed distance to its outline: negative inside, positive outside.
 
-All fit into the circle of radius 1 around the origin, and none can be turned or scaled into another. Distances are
-exact near the outline, where they are needed for smooth edges.
+All fit into the unit circle around the origin, and none can be rotated or scaled into another. Distances are exact near
+the outline, where smooth edges need them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def crescent(x: Floats, y: Floats) -> Floats:
 
 
 def heart(x: Floats, y: Floats) -> Floats:
-    """A square on its corner, with a half disc on each of its upper sides."""
+    """A square on its corner, with a half disc on each upper side."""
     half, y = 0.52, y - 0.1
     corner = _box((x + y) * math.sqrt(0.5), (x - y) * math.sqrt(0.5), half, half)
     side = half * math.sqrt(0.5)
@@ -76,16 +76,16 @@ SHAPES: dict[str, Shape] = {
     "star": star,
     "triangle": triangle,
 }
-"""By name, in the order of their labels."""
+"""Shapes by name, in the order of labels."""
 
 
 def polyline(x: Floats, y: Floats, corners: Sequence[Corner]) -> Floats:
-    """The distance to a line through ``corners``."""
+    """Distance to a line through ``corners``."""
     return np.sqrt(np.minimum.reduce([_squared_distance(x, y, *ends) for ends in pairwise(corners)]))
 
 
 def _box(x: Floats, y: Floats, width: float, height: float) -> Floats:
-    """A rectangle of twice these sides; outside its corners a little too near, which no edge shows."""
+    """A rectangle of twice these sides. Distances outside its corners are slightly too small, which is not visible."""
     return np.maximum(np.abs(x) - width, np.abs(y) - height)
 
 
@@ -99,7 +99,7 @@ def _around(count: int, *radii: float) -> list[Corner]:
 
 
 def _polygon(x: Floats, y: Floats, corners: Sequence[Corner]) -> Floats:
-    """The nearest edge's distance, with a minus where a ray from the point leaves through an odd number of edges."""
+    """Distance to the nearest edge, negative inside: where a ray from the point crosses an odd number of edges."""
     closed = [*corners, corners[0]]
     inside = np.zeros(x.shape, dtype=bool)
     for start, end in pairwise(closed):

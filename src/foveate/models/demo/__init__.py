@@ -1,6 +1,6 @@
-"""The model of the built-in demonstration: a small vision transformer of timm's that knows foveate's scenes.
+"""The model of the built-in demonstration: a small timm vision transformer trained on foveate's scenes.
 
-It ships with the package as half-precision weights. These commands make them anew:
+Its weights ship with the package in half precision. These commands make them again:
 
     foveate train scenes --out runs/scenes
     python -m foveate.models.demo runs/scenes
@@ -27,22 +27,22 @@ __all__ = ["WEIGHTS", "about_demo", "demo_classes", "demo_model"]
 NAME = "scenes_vit"
 WEIGHTS = Path(__file__).with_name("scenes_vit.safetensors")
 SHAPE = {"img_size": 96, "patch_size": 8, "embed_dim": 128, "depth": 6, "num_heads": 4}
-"""144 patches, enough to leave some out, and few enough blocks to be trained on a CPU."""
+"""144 patches, enough to drop some, and few enough blocks to train on a CPU."""
 
 
 def demo_model() -> nn.Module:
-    """The trained model, in single precision and evaluation mode."""
-    about_demo()  # says what is wrong with the file in our words, not in timm's
+    """Load the trained model, in single precision and evaluation mode."""
+    about_demo()  # raises a clearer error than timm if the file is damaged
     return timm.create_model(NAME, pretrained=True).eval()
 
 
 def demo_classes() -> tuple[str, ...]:
-    """What the model tells apart, in the order of its outputs."""
+    """Class names, in the order of the model's outputs."""
     return tuple(json.loads(about_demo()["classes"]))
 
 
 def about_demo() -> dict[str, str]:
-    """What the file of weights says of itself: recipe, seed, version, accuracy, classes."""
+    """Metadata of the weights file: recipe, seed, version, accuracy, classes."""
     try:
         with safe_open(WEIGHTS, "pt") as file:
             return dict(file.metadata())
@@ -57,7 +57,7 @@ CONFIG = untrained(
     file=str(WEIGHTS),
     num_classes=10,
     input_size=(3, 96, 96),
-    crop_pct=1.0,  # scenes are drawn at the size the model takes, and objects reach to their edges
+    crop_pct=1.0,  # scenes are drawn at the model's size, and objects may touch the edges
     mean=(0.5, 0.5, 0.5),
     std=(0.5, 0.5, 0.5),
     first_conv="patch_embed.proj.0",
@@ -67,20 +67,22 @@ default_cfgs = generate_default_cfgs({f"{NAME}.scenes": CONFIG})  # timm reads t
 
 @register_model
 def scenes_vit(pretrained: bool = False, **options: Any) -> VisionTransformer:
-    """The demonstration's model; ``pretrained=True`` takes the weights that come with foveate."""
+    """The demonstration's model; ``pretrained=True`` loads the weights that ship with foveate."""
     return build_model_with_cfg(_build, NAME, pretrained, **(SHAPE | {"num_classes": 10} | options))
 
 
 def _build(embed_dim: int, patch_size: Any, in_chans: int = 3, **options: Any) -> VisionTransformer:
     if tuple(to_2tuple(patch_size)) != (8, 8):
-        raise ValueError(f"{NAME} halves the image three times, so that its patches are 8 x 8; got {patch_size}.")
+        raise ValueError(
+            f"{NAME} has patches of 8 x 8, because its stem halves the image three times; got {patch_size}."
+        )
     model = VisionTransformer(embed_dim=embed_dim, patch_size=patch_size, in_chans=in_chans, **options)
     model.patch_embed.proj = _stem(in_chans, embed_dim)
     return model
 
 
 def _stem(in_chans: int, width: int) -> nn.Sequential:
-    """Three convolutions that halve the image: with them, edges are learned from far fewer pictures."""
+    """Three convolutions that each halve the image: with them, edges are learned from far fewer images."""
     layers: list[nn.Module] = []
     for before, after in pairwise((in_chans, 32, 64, 128)):
         layers += [nn.Conv2d(before, after, 3, 2, 1, bias=False), nn.BatchNorm2d(after), nn.ReLU(inplace=True)]

@@ -1,4 +1,4 @@
-"""``python -m foveate.models.demo RUN``: the demonstration's weights, from a run of ``foveate train scenes``."""
+"""``python -m foveate.models.demo RUN``: make the demonstration's weights from a run of ``foveate train scenes``."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from foveate.files import force_to_disk
 from foveate.models.demo import WEIGHTS
-from foveate.storage import force_to_disk, load
+from foveate.storage import load
 
 LARGEST = 8_000_000
-"""Bytes the weights may take in the package."""
+"""Maximum size in bytes of the weights in the package."""
 
 
 def export(run: Path, weights: Path = WEIGHTS) -> dict[str, str]:
-    """Write the best model of ``run`` to ``weights`` in half precision; returns what the file says of itself."""
+    """Write the best model of ``run`` to ``weights`` in half precision and return the file's metadata."""
     model = load(run / "best")
     tensors = {name: _halved(tensor) for name, tensor in model.state_dict().items()}
     broken = [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]
@@ -27,14 +28,14 @@ def export(run: Path, weights: Path = WEIGHTS) -> dict[str, str]:
         raise ValueError(f"{', '.join(broken[:3])} of {run} cannot be written in half precision. Train it again.")
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     if size > LARGEST:
-        raise ValueError(f"The weights of {run} take {size} bytes; the package has room for {LARGEST}.")
+        raise ValueError(f"The weights of {run} take {size} bytes; the package allows at most {LARGEST}.")
     facts = _facts(run)
     _write(tensors, weights, facts)
     return facts
 
 
 def _halved(tensor: torch.Tensor) -> torch.Tensor:
-    return (tensor.half() if tensor.is_floating_point() else tensor).contiguous()  # a norm counts its batches
+    return (tensor.half() if tensor.is_floating_point() else tensor).contiguous()  # batch norms have an integer buffer
 
 
 def _facts(run: Path) -> dict[str, str]:
@@ -45,7 +46,7 @@ def _facts(run: Path) -> dict[str, str]:
         best = max(line["val"]["top1"] for line in lines if "val" in line)
         seed, source = config["run"]["seed"], config["data"]["source"]
     except (OSError, KeyError, ValueError) as error:
-        raise ValueError(f"{run} is no finished run of `foveate train scenes`: {error}.") from error
+        raise ValueError(f"{run} is not a finished run of `foveate train scenes`: {error}.") from error
     return {
         "recipe": "scenes",
         "data": source,
@@ -57,12 +58,14 @@ def _facts(run: Path) -> dict[str, str]:
 
 
 def _write(tensors: dict[str, torch.Tensor], path: Path, facts: dict[str, str]) -> None:
-    """All of the file or nothing."""
+    """Write the whole file or nothing."""
     temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}.tmp")
     try:
         save_file(tensors, temporary, facts)
         force_to_disk(temporary)
-        temporary.chmod(0o644)  # safetensors keeps it from other users, who may have to read an installed package
+        temporary.chmod(
+            0o644
+        )  # safetensors makes it private, but other users must be able to read an installed package
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

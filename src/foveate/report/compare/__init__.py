@@ -1,4 +1,4 @@
-"""From a model and images to a decision: every method at every budget, measured side by side."""
+"""Comparison of every method at every budget, measured side by side on one model."""
 
 from foveate.report.compare.comparison import Comparison, Entry, Recommendation, Refused
 from foveate.report.compare.run import compare

@@ -1,4 +1,4 @@
-"""What is compared: every method at every budget that this model can follow, and why others cannot."""
+"""The candidates of a comparison: every method at every budget that fits the model, and why others do not."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from foveate.schedules import Budget, Keep, PlanError
 from foveate.storage import load
 
 DEFAULT_BUDGETS = (0.8, 0.65, 0.5)
-NO_TOKEN_GOES = "The exact last block alone spends no more than that, so that no token would go."
+NO_TOKEN_GOES = "The exact last block alone meets this budget, so no token would be removed."
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to run the model, ready to be measured. Weights are shared with the unreduced model."""
+    """One way to run the model, ready to be measured. It shares its weights with the unreduced model."""
 
     method: str
     label: str
@@ -39,11 +39,12 @@ class Candidate:
 
     @property
     def key(self) -> str:
-        """A name of its own, the same in a run that goes on."""
+        """A unique name, which stays the same in a resumed run."""
         return self.label if self.budget is None else f"{self.method} {self.budget:g}"
 
     @property
     def reduction(self) -> Reduction:
+        """The reduction of the model."""
         return inspect(self.model).reduction
 
     @property
@@ -55,40 +56,49 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Candidates:
-    """The unreduced model, everything that is compared with it, and what cannot be."""
+    """The unreduced model, everything to compare with it, and what cannot be compared."""
 
     all: tuple[Candidate, ...]
     refused: tuple[Refused, ...]
 
 
 def default_methods() -> list[str]:
-    """Every registered method that is meant for a pretrained model as it is."""
+    """Return the names of all methods that work on a pretrained model without training."""
     return [name for name, cls in all_methods().items() if cls.training_free]
 
 
 def read_methods(given: str | Method | Iterable[str | Method] | None) -> list[Method]:
-    """Methods from ``name:option=value`` texts, or as they are; those that need training are refused."""
+    """Return methods from ``name:option=value`` texts or instances; None stands for all training-free methods.
+
+    Raises:
+        ValueError: If a method is unknown or needs training.
+        TypeError: If one is neither a text nor a method.
+    """
     texts = [given] if isinstance(given, str | Method | type) else list(given or default_methods())
     found = [text if isinstance(text, Method) else _parsed(text) for text in texts]
     for method in found:
         if not method.training_free:
             raise ValueError(
-                f"{method.name} is not made for a pretrained model as it is. Train it, save it with fv.save, and give "
-                "that folder as a checkpoint."
+                f"{method.name} does not work on a pretrained model without training. Train it, save it with fv.save, "
+                "and pass that folder as a checkpoint."
             )
     return list(dict.fromkeys(found))
 
 
 def read_budgets(given: float | Sequence[float]) -> tuple[float, ...]:
-    """Budgets from the largest on, each once."""
+    """Return the budgets in descending order, without duplicates.
+
+    Raises:
+        ValueError: If one is not between 0 and 1, or there are none.
+    """
     budgets = [given] if isinstance(given, int | float) else list(given)
     for budget in budgets:
         number = isinstance(budget, int | float) and not isinstance(budget, bool)
         if not number or not 0 < budget < 1:
             hint = f" For {budget:g} % write {budget / 100:g}." if number and 1 < budget <= 100 else ""
-            raise ValueError(f"A budget is a share of the MACs, above 0 and below 1; got {budget!r}.{hint}")
+            raise ValueError(f"A budget is a share of the MACs and must be above 0 and below 1, got {budget!r}.{hint}")
     if not budgets:
-        raise ValueError("At least one budget is needed, such as 0.65.")
+        raise ValueError("budgets is empty. Pass at least one, e.g. 0.65.")
     return tuple(sorted({float(budget) for budget in budgets}, reverse=True))
 
 
@@ -99,9 +109,17 @@ def find_candidates(
     checkpoints: Sequence[str | Path] = (),
     extra: Sequence[Candidate] = (),
 ) -> Candidates:
-    """Everything to measure on ``model``, which is not touched.
+    """Return everything to measure on ``model``, which does not change.
 
-    Every asked budget must be met by one method at least; the default ones are tried.
+    Args:
+        model: The unreduced model.
+        methods: Methods to try at every budget.
+        budgets: Shares of the MACs. At least one method must reach each of them, except for the default budgets.
+        checkpoints: Folders of ``fv.save`` with reduced models.
+        extra: More candidates.
+
+    Raises:
+        ValueError: If no method reaches a budget, or a checkpoint is not reduced.
     """
     shape = inspect(model).shape()
     exact = not shape.head_reads_patches and shape.num_prefix > 0
@@ -117,7 +135,7 @@ def find_candidates(
         found += _distinct([c for c in made if isinstance(c, Candidate)])
     missed = [budget for budget in budgets if budget not in met]
     if missed and (tuple(budgets) != DEFAULT_BUDGETS or len(missed) == len(budgets)):
-        raise ValueError(_nobody_reaches(missed[0], shape, methods, exact, refused))
+        raise ValueError(_unmet_budget_text(missed[0], shape, methods, exact, refused))
     learned = [_checkpoint(model, folder, name) for folder, name in _short_names(checkpoints).items()]
     found += [*(c for c in learned if isinstance(c, Candidate)), *extra]
     refused += [r for r in learned if isinstance(r, Refused)]
@@ -125,26 +143,26 @@ def find_candidates(
 
 
 def with_shared_weights(model: nn.Module) -> nn.Module:
-    """A copy with modules of its own; parameters and buffers are the same tensors, so that it costs no memory."""
+    """Copy the modules of a model but share its parameters and buffers, so that the copy needs no memory."""
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     return copy.deepcopy(model, shared)
 
 
 def free_slice_of(candidate: Candidate) -> nn.Module | None:
-    """The model that cuts tokens off blindly to the same counts; None where no token goes."""
+    """Return the model that drops tokens blindly to the same counts; None if no token is removed."""
     if not reduces(candidate.model):
         return None
     return free_slice(candidate.model).apply_(copy_unreduced(candidate.model))
 
 
 def reduces(model: nn.Module) -> bool:
-    """Whether any token goes in ``model``."""
+    """Return whether ``model`` removes any token."""
     reducer = reducer_of(model)
     return reducer is not None and reducer.removes_tokens
 
 
 def label_and_kind(method: Method) -> tuple[str, str]:
-    """A method's name for people, options included, and its kind."""
+    """Return the display name of a method, with its options, and its kind."""
     options = method_text(method).partition(":")[2]
     notes = [*(["baseline"] if method.baseline else []), *([options] if options else [])]
     return (f"{method.name} ({', '.join(notes)})" if notes else method.name), method.kind
@@ -153,7 +171,7 @@ def label_and_kind(method: Method) -> tuple[str, str]:
 def _parsed(text: object) -> Method:
     if not isinstance(text, str):
         hint = f" Write {text.__name__}()." if isinstance(text, type) else ""
-        raise TypeError(f"A method is a name such as 'ToMe' or an instance such as fv.ToMe(); got {text!r}.{hint}")
+        raise TypeError(f"A method must be a name such as 'ToMe' or an instance such as fv.ToMe(), got {text!r}.{hint}")
     return parse(text)
 
 
@@ -178,46 +196,46 @@ def _reduced(model: nn.Module, shape: ModelShape, method: Method, budget: float,
 
 
 def _unreachable(shape: ModelShape, method: Method, budget: float, exact: bool) -> str:
-    """Why the method's schedules do not cost ``budget``; empty where that is not what is wrong."""
+    """Return why the method cannot reach ``budget``; empty if the budget is not the problem."""
     least = smallest_budget(shape, method, exact)
     if least is not None and budget < least:
-        return f"{type(method).__name__} goes down to {least:.3f} of the MACs on this model."
+        return f"{type(method).__name__} cannot go below {least:.3f} of the MACs on this model."
     untouched = Plan(method.site, shape.num_patches, (shape.num_patches,) * shape.depth, exact)
-    return NO_TOKEN_GOES if count(shape, untouched, None, 0).macs < budget * _whole(shape) else ""
+    return NO_TOKEN_GOES if count(shape, untouched, None, 0).macs < budget * _unreduced_macs(shape) else ""
 
 
-def _whole(shape: ModelShape) -> int:
+def _unreduced_macs(shape: ModelShape) -> int:
     return count(shape, unreduced(shape), None, 0).macs
 
 
 def smallest_budget(shape: ModelShape, method: Method, exact: bool) -> float | None:
-    """The smallest share of the MACs the method's schedules reach, rounded up; None where it follows none."""
+    """Return the smallest share of the MACs that the method can reach, rounded up; None if it takes no schedule."""
     try:
         counts = method.spread(1 - 1e-6, shape.depth, shape.num_patches)
         counts = Keep(counts).counts(method, shape.depth, shape.num_patches)
     except PlanError:
         return None
     least = count(shape, Plan(method.site, shape.num_patches, counts, exact), method, 0).macs
-    return math.ceil(1000 * least / _whole(shape)) / 1000
+    return math.ceil(1000 * least / _unreduced_macs(shape)) / 1000
 
 
-def _nobody_reaches(
+def _unmet_budget_text(
     budget: float, shape: ModelShape, methods: Sequence[Method], exact: bool, refused: Sequence[Refused]
 ) -> str:
     reached = {label_and_kind(method)[0]: smallest_budget(shape, method, exact) for method in methods}
     known = {label: least for label, least in reached.items() if least is not None}
     if not known or min(known.values()) <= budget:
-        reasons = " ".join(dict.fromkeys(r.reason for r in refused)) or "No method was asked for."
-        return f"No method can spend {budget:g} of the MACs on this model. {reasons}"
+        reasons = " ".join(dict.fromkeys(r.reason for r in refused)) or "No methods were given."
+        return f"No method can run this model at {budget:g} of the MACs. {reasons}"
     label = min(known, key=lambda name: known[name])
     return (
-        f"No schedule reaches {budget:g} of the MACs on this model; the smallest is {known[label]:.3f}, with {label}. "
-        "Ask for a larger budget."
+        f"No method reaches {budget:g} of the MACs on this model; the smallest is {known[label]:.3f}, with {label}. "
+        "Use a larger budget."
     )
 
 
 def _short_names(folders: Sequence[str | Path]) -> dict[Path, str]:
-    """Folders, each once, by the last parts of their paths: `run/best`, and more of them where two end alike."""
+    """Name each folder by the last parts of its path, e.g. `run/best`, with more parts if two names would be equal."""
     places = {Path(folder).resolve(): Path(folder) for folder in folders}
     length = 2
     while len({place.parts[-length:] for place in places}) < len(places):
@@ -226,11 +244,13 @@ def _short_names(folders: Sequence[str | Path]) -> dict[Path, str]:
 
 
 def _checkpoint(model: nn.Module, folder: Path, name: str) -> Candidate | Refused:
-    """A reduced model as ``fv.save`` wrote it."""
+    """Load a reduced model that ``fv.save`` wrote."""
     saved = load(folder)
     used = inspect(saved).reduction.method
     if used is None:
-        raise ValueError(f"The model in {folder} is not reduced, so there is nothing to compare. Reduce and train it.")
+        raise ValueError(
+            f"The model in {folder} is not reduced, so there is nothing to compare. Reduce it before saving."
+        )
     method, label = method_text(used), f"{label_and_kind(used)[0]}, {name}"
     wrong = _misfit(model, saved)
     if wrong:
@@ -240,24 +260,24 @@ def _checkpoint(model: nn.Module, folder: Path, name: str) -> Candidate | Refuse
 
 
 def _misfit(model: nn.Module, saved: nn.Module) -> str:
-    """Why the images or decisions of ``saved`` are not those of ``model``; empty where they are."""
+    """Return why ``saved`` cannot be compared with ``model``; empty if it can."""
     sizes = [inspect(m).image_size for m in (model, saved)]
     if sizes[0] != sizes[1]:
-        return f"It takes images of {_size_text(sizes[1])}, the model those of {_size_text(sizes[0])}."
+        return f"It takes images of {_size_text(sizes[1])}, but the model takes {_size_text(sizes[0])}."
     colors = [(found.mean, found.std) for found in map(Preprocessing.of, (model, saved))]
     if colors[0] != colors[1]:
-        return f"It reads colors by mean and deviation {colors[1]}, the model by {colors[0]}."
+        return f"It normalizes colors with mean and std {colors[1]}, but the model with {colors[0]}."
     classes = [inspect(m).num_classes for m in (model, saved)]
-    return "" if classes[0] == classes[1] else f"It predicts {classes[1]} classes, the model {classes[0]}."
+    return "" if classes[0] == classes[1] else f"It predicts {classes[1]} classes, but the model {classes[0]}."
 
 
 def given_candidate(model: nn.Module) -> Candidate:
-    """The candidate for a model that was reduced before it was given to a comparison."""
+    """Return the candidate for a model that was already reduced when it was passed in."""
     method = inspect(model).reduction.method
     text, label = (
         (EXACT_LAST_BLOCK, "Exact last block") if method is None else (method_text(method), label_and_kind(method)[0])
     )
-    code = "# The model as it was given.\nmodel(images)"
+    code = "# The model as passed in.\nmodel(images)"
     return Candidate(text, f"{label}, as given", "learned", None, model, code)
 
 
@@ -266,7 +286,7 @@ def _size_text(size: Sequence[int]) -> str:
 
 
 def _distinct(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Budgets that lead to equal counts are one candidate."""
+    """Keep one candidate of those with equal counts."""
     by_counts: dict[tuple[int, ...], Candidate] = {}
     for candidate in candidates:
         by_counts.setdefault(candidate.counts, candidate)
@@ -274,5 +294,5 @@ def _distinct(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _once(refused: Sequence[Refused]) -> list[Refused]:
-    """A method that refuses the model as such does so at every budget; listed once."""
+    """Remove duplicates: a method that does not fit the model is refused at every budget."""
     return list(dict.fromkeys(refused))

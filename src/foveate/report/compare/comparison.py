@@ -1,4 +1,4 @@
-"""What a comparison comes to: a value that is printed, saved, drawn and asked."""
+"""The result of a comparison: print it, save it, plot it, or query it."""
 
 from __future__ import annotations
 
@@ -23,56 +23,56 @@ Model = TypeVar("Model", bound=nn.Module)
 
 @dataclass(frozen=True)
 class Entry:
-    """One way to run the model. Shares of images are in per cent."""
+    """One way to run the model. Shares of images are in percent."""
 
     method: str
-    """Registered name, with options where they are not the defaults; ``unreduced`` for the model as it is."""
+    """Registered name, with non-default options; ``unreduced`` for the unreduced model."""
     label: str
-    """For people: ``ToMe``."""
+    """Display name: ``ToMe``."""
     kind: str
     """none, select, merge, cluster, pool or learned."""
     budget: float | None
-    """Share of the MACs that was asked for."""
+    """Requested share of the MACs."""
     counts: tuple[int, ...]
     """Patch tokens after each block."""
     exact_last_block: bool
     macs: int
     mac_ratio: float
-    """MACs over those of the unreduced model, as they truly are."""
+    """True MACs divided by those of the unreduced model."""
     params: int
     top1: float | None
     top5: float | None
     agreement: float
-    """Decisions equal to the unreduced model's."""
+    """Share of decisions equal to the unreduced model's."""
     kl: float
     """Mean KL(unreduced || this) in nats."""
     images_per_second: float | None
     speed_up: float | None
-    """Over the unreduced model, median of interleaved rounds."""
+    """Speed relative to the unreduced model, median of interleaved rounds."""
     speed_up_quartiles: tuple[float, float] | None
     efficiency: float | None
-    """Against the free slice of the same counts."""
+    """Speed relative to the free slice with the same counts."""
     overhead: float | None
-    """Share of its time that choosing costs: 1 - efficiency, never below 0."""
+    """Share of the time spent on choosing tokens: 1 - efficiency, never below 0."""
     memory_mib: float | None
     """Peak extra memory of one batch."""
     on_object: float | None
-    """Share of its last tokens that lie on the object, where masks exist."""
+    """Share of the final tokens that lie on the object, if masks exist."""
     pareto: bool
-    """Whether no other is at least as fast and as faithful, and better in one of both."""
+    """Whether no other is at least as fast and as faithful, and better in one of the two."""
     python: str
-    """The two lines that apply it."""
+    """Python code that applies it."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """What else the task measures, by the names of ``evaluation/columns.py``."""
+    """Other metrics of the task, by the names of ``evaluation/columns.py``."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data: every column by its name."""
+        """Return plain data: every column by name."""
         fields = {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self) if f.name != "metrics"}
         return with_values({**fields, **self.metrics})
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Entry:
-        """The entry that ``as_dict`` described."""
+        """Return the entry that ``as_dict`` described."""
         names = [f.name for f in dataclasses.fields(Entry) if f.name != "metrics"]
         made = [column.name for column in COLUMNS if column.value is not None]
         fields = {name: data[name] for name in names}
@@ -84,18 +84,22 @@ class Entry:
 
     @property
     def title(self) -> str:
-        """``ToMe at 0.65``."""
+        """The name with the budget: ``ToMe at 0.65``."""
         return self.label if self.budget is None else f"{self.label} at {self.budget:g}"
 
     def apply_(self, model: Model) -> Model:
-        """Reduce ``model`` to these counts, in place, as the two lines do; returns it."""
+        """Reduce ``model`` to these counts, in place, and return it.
+
+        Raises:
+            ValueError: If this setting has its own weights, which must be loaded instead.
+        """
         if self.kind == "learned":
-            raise ValueError(f"{self.label} has weights of its own: {self.python.splitlines()[-1]}")
+            raise ValueError(f"{self.label} has its own weights. Load it instead: {self.python.splitlines()[-1]}")
         return self.reduction.apply_(model)
 
     @property
     def reduction(self) -> Reduction:
-        """What it does to a model, with its counts written out."""
+        """The reduction, with explicit counts."""
         if self.method in (UNREDUCED, EXACT_LAST_BLOCK):
             return Reduction(exact_last_block=self.exact_last_block)
         return Reduction(parse(self.method), Keep(self.counts), self.exact_last_block)
@@ -103,7 +107,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Refused:
-    """What could not be compared, and why."""
+    """A setting that could not be compared, and why."""
 
     method: str
     label: str
@@ -113,17 +117,17 @@ class Refused:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The decision, for people."""
+    """The recommended setting, with a sentence and code."""
 
     entry: int | None
-    """Index into the entries; None where nothing is worth it."""
+    """Index into the entries; None if nothing is recommended."""
     sentence: str
     python: str
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All ways to run one model that were measured, the unreduced one first."""
+    """All measured ways to run one model, the unreduced one first."""
 
     model: dict[str, Any]
     """name, params, macs, image_size [3, H, W], grid [rows, columns], blocks, prefix, num_classes."""
@@ -133,24 +137,24 @@ class Comparison:
     """budgets, methods, batch_size, device, limit, seconds, seed."""
     environment: dict[str, Any]
     demonstration: bool
-    """The built-in model on the built-in scenes, which say nothing about anyone's model."""
+    """Whether this is the built-in model on built-in scenes, which says nothing about other models."""
     complete: bool
-    """False where it was interrupted."""
+    """False if the run was interrupted."""
     entries: tuple[Entry, ...]
     refused: tuple[Refused, ...]
     recommendation: Recommendation
     gallery: Any = field(default=None, compare=False, repr=False)
-    """Token maps for the page; not a part of the figures."""
+    """Token maps for the page; not part of the results."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON; ``from_dict`` is its inverse."""
+        """Return plain data for JSON; ``from_dict`` is its inverse."""
         fields = [f.name for f in dataclasses.fields(self) if f.name not in ("gallery", "entries")]
         plain = {name: _plain(getattr(self, name)) for name in fields}
         return {**plain, "entries": [entry.as_dict() for entry in self.entries]}
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Comparison:
-        """The comparison that ``as_dict`` described."""
+        """Return the comparison that ``as_dict`` described."""
         values = {f.name: data[f.name] for f in dataclasses.fields(Comparison) if f.name != "gallery"}
         values["entries"] = tuple(Entry.from_dict(entry) for entry in data["entries"])
         values["refused"] = tuple(Refused(**refused) for refused in data["refused"])
@@ -158,7 +162,7 @@ class Comparison:
         return Comparison(**values)
 
     def table(self) -> list[dict[str, Any]]:
-        """One flat row for each entry: for notebooks (``pandas.DataFrame(c.table())``) and CSV."""
+        """Return one flat row per entry, for notebooks (``pandas.DataFrame(c.table())``) and CSV."""
         recommended = self.recommendation.entry
         return [
             {**flat_row(entry.as_dict()), "recommended": number == recommended}
@@ -166,33 +170,42 @@ class Comparison:
         ]
 
     def best(self, agreement: float | None = None, *, latency: float | None = None) -> Entry:
-        """The fastest with at least ``agreement`` of the decisions unchanged (default: 0.99).
+        """Return the fastest setting that is faithful enough; with ``latency``, the most faithful that is fast enough.
 
-        With ``latency``, milliseconds that one batch may take: the most faithful within it.
+        Args:
+            agreement: Least share of unchanged decisions, from 0 to 1. Default: 0.99, or 0 with ``latency``.
+            latency: Milliseconds that one batch may take.
+
+        Raises:
+            ValueError: If a value is out of range, no speed was measured, or no setting is fast enough.
         """
         return best_entry(self.entries, agreement, latency, int(self.options["batch_size"]))
 
     def save(self, directory: str | PathLike[str]) -> Path:
-        """Write results.json, results.csv and the page index.html, each in one step; returns the folder."""
+        """Write results.json, results.csv and the page index.html, each atomically; return the folder."""
         from foveate.report.compare.saving import save_results
 
         return save_results(self, Path(directory))
 
     def plot(self, path: str | PathLike[str] | None = None) -> Any:
-        """A matplotlib figure of agreement over speed; written to ``path`` where one is given."""
+        """Plot agreement over speed with matplotlib, and save it to ``path`` if given.
+
+        Raises:
+            ImportError: If matplotlib is not installed.
+        """
         from foveate.report.compare.figure import draw
 
         return draw(self, path)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the sentence and a short table."""
+        """Return the notebook view: the sentence and a short table."""
         from foveate.report.compare.figure import as_html
 
         return as_html(self)
 
 
 def _plain(value: Any) -> Any:
-    """Tuples become lists and dataclasses dictionaries, as JSON has them."""
+    """Convert to plain data for JSON: tuples become lists, dataclasses become dictionaries."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What is left of a model's decisions: one pass over the images, the unreduced predictions shared by all candidates."""
+"""Agreement with the unreduced model: one pass over the images, in which all candidates share its predictions."""
 
 from __future__ import annotations
 
@@ -16,31 +16,36 @@ from foveate.tasks import Metrics, Task
 
 @dataclass
 class Fidelity:
-    """The metrics of every candidate after some batches; plain enough to be stored and resumed from."""
+    """The metrics of every candidate after some batches, which can be stored and resumed."""
 
     evaluation: Evaluation
     broken: int = 0
     finished: bool = False
 
     @staticmethod
-    def of_nothing(names: list[str], task: Task) -> Fidelity:
+    def empty(names: list[str], task: Task) -> Fidelity:
+        """Return metrics before the first batch."""
         return Fidelity(start(names, task))
 
     def as_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON; ``from_dict`` is its inverse."""
         sums = {key: metrics.state() for key, metrics in self.evaluation.metrics.items()}
         return {"sums": sums, "broken": self.broken, "finished": self.finished}
 
     @staticmethod
     def from_dict(data: Mapping[str, Any], task: Task) -> Fidelity:
+        """Return the fidelity that ``as_dict`` described."""
         read = type(task.metrics()).from_state
         metrics = {key: read(state) for key, state in data["sums"].items()}
         return Fidelity(Evaluation(metrics), data["broken"], data["finished"])
 
     def metrics(self, key: str) -> Metrics:
+        """Return the metrics of one candidate."""
         return self.evaluation.metrics[key]
 
     @property
     def images(self) -> int:
+        """Number of images so far."""
         return self.evaluation.images
 
 
@@ -52,7 +57,7 @@ def measure_fidelity(
     so_far: Fidelity,
     after_batch: Callable[[Fidelity], None],
 ) -> None:
-    """Add to ``so_far`` all batches it has not seen; the first of ``models`` is the unreduced one."""
+    """Add all remaining batches to ``so_far``; the first of ``models`` is the unreduced one."""
     dtype = next(next(iter(models.values())).parameters()).dtype
     evaluate(
         models,

@@ -1,4 +1,4 @@
-"""A comparison for notebooks: a figure, and a short table."""
+"""A comparison in notebooks: a figure and a short table."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from foveate.report.compare.comparison import Comparison, Entry
 
 MARKS = {"none": "*", "select": "o", "merge": "s", "cluster": "^", "pool": "D", "learned": "P"}
 SHORT_TABLE = ("mac_ratio", "images_per_second", "speed_up", "agreement", "top1")
-"""Columns that a notebook shows."""
-DEMONSTRATION = "The built-in demonstration on generated scenes: it says nothing about your model."
-INTERRUPTED = "The run was interrupted; this is what it had measured."
+"""Columns of the notebook table."""
+DEMONSTRATION = "The built-in demonstration on generated scenes; it says nothing about your model."
+INTERRUPTED = "The run was interrupted. These are the results up to that point."
 
 
 def draw(comparison: Comparison, path: str | PathLike[str] | None) -> Any:
-    """Agreement over images per second (over the share of MACs where no speed was measured), the front as a line."""
+    """Plot agreement over images per second (over MACs if no speed was measured), with the Pareto front as a line."""
     try:
-        figure_module = importlib.import_module("matplotlib.figure")  # not needed for anything else
+        figure_module = importlib.import_module("matplotlib.figure")  # optional: nothing else needs it
     except ImportError as error:
         raise ImportError("plot() draws with matplotlib, which is not installed: pip install matplotlib") from error
     timed = any(entry.images_per_second is not None for entry in comparison.entries)
@@ -45,7 +45,7 @@ def draw(comparison: Comparison, path: str | PathLike[str] | None) -> Any:
 
 
 def _shown_in_notebooks(figure: Any) -> Any:
-    """A figure that a notebook shows by itself, without pyplot, which would keep it in memory."""
+    """Return a figure class that notebooks display without pyplot, which would keep the figure in memory."""
 
     def as_png(self: Any) -> bytes:
         held = io.BytesIO()
@@ -56,7 +56,7 @@ def _shown_in_notebooks(figure: Any) -> Any:
 
 
 def as_html(comparison: Comparison) -> str:
-    """The recommendation and the Pareto front as a small table."""
+    """Return the recommendation, and the Pareto front as a small HTML table."""
     notes = [text for text, there in _notes(comparison) if there]
     cells = "".join(_row(entry) for entry in comparison.entries if entry.pareto or entry is comparison.entries[0])
     head = "".join(f"<th>{name}</th>" for name in ("", *(BY_NAME[name].terminal_head for name in SHORT_TABLE)))

@@ -1,4 +1,4 @@
-"""The images a comparison looks at: a source by its short text, a tensor, or batches that the caller made."""
+"""The images of a comparison: from a source text, a tensor, or batches of the caller."""
 
 from __future__ import annotations
 
@@ -20,46 +20,47 @@ from foveate.tasks import Task
 
 
 class Shown(NamedTuple):
-    """A few images that stand for all, for pictures and masks."""
+    """A sample of the images, for token maps and masks."""
 
     images: Tensor  # (B, C, H, W) as the model reads them
     names: tuple[str, ...]
-    captions: tuple[str, ...]  # their targets in words, empty if there are none
+    captions: tuple[str, ...]  # their targets in words; empty if unknown
     masks: tuple[NDArray[np.bool_] | None, ...]  # where the object is, at the size of the stored image
 
 
 class Images(ABC):
-    """Images in batches, from any place on, so that a run can go on where it was interrupted."""
+    """Images in batches that can start anywhere, so that an interrupted run can be resumed."""
 
     source: str
     task: Task
     split: str | None = None
     has_targets: bool = False
     note: str = ""
-    """Why there are no targets, for people; empty if there are."""
+    """Why there are no targets, for the report; empty if there are."""
     broken: int = 0
     total: int | None = None
-    """How many images there are; None where only the end tells."""
+    """Number of images; None if it is not known in advance."""
 
     @abstractmethod
     def batches(self, seen: int = 0, broken: int = 0) -> Iterator[Pair]:
-        """Images and targets, unknown ones if ``has_targets`` is False.
+        """Yield images and targets; the targets are unknown if ``has_targets`` is False.
 
-        The first ``seen`` images, with ``broken`` ones among them that do not count, have been looked at in whole
-        batches, and are passed over.
+        Args:
+            seen: Images to skip, because an earlier run has measured them in whole batches.
+            broken: Unreadable images among those, which ``seen`` does not count.
         """
 
     @abstractmethod
     def shown(self, number: int) -> Shown | None:
-        """Up to ``number`` of them, from all over the data where these can be read in any order."""
+        """Return up to ``number`` images, spread over the data if they can be read in any order."""
 
     def fingerprint(self) -> str | None:
-        """Differs if other images or targets would be measured, as far as names tell; None if nothing does."""
+        """Return a value that differs for other images or targets, judged by names; None if that is unknown."""
         return None
 
 
 class FromSource(Images):
-    """Images of a folder, a CSV file, shards or a data set, read and prepared as the model wants them."""
+    """Images of a folder, a CSV file, shards or a dataset, preprocessed for the model."""
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class FromSource(Images):
         return self._loader.broken
 
     def batches(self, seen: int = 0, broken: int = 0) -> Iterator[Pair]:
-        if isinstance(self.data, ImageData):  # a batch whose images were all broken was passed too
+        if isinstance(self.data, ImageData):  # a batch with only broken images was skipped too
             yield from map(self._pair, self._loader.epoch(0, -(-(seen + broken) // self._loader.batch_size)))
         else:
             yield from _after(first_images(map(self._pair, self._loader.epoch(0)), self.limit), seen)
@@ -123,16 +124,16 @@ class FromSource(Images):
 
 
 class FromBatches(Images):
-    """Batches that the caller made: tensors of images, or pairs of images and targets."""
+    """Batches of the caller: tensors of images, or pairs of images and targets."""
 
     def __init__(self, batches: Iterable[Any], limit: int | None, task: Task) -> None:
-        self.source, self._given, self.limit, self.task = "images given as tensors", batches, limit, task
+        self.source, self._batches, self.limit, self.task = "images given as tensors", batches, limit, task
         self._first: list[Pair] = []
-        self._fitting = True
-        self.note = "The images came without labels, so accuracy cannot be measured."
+        self._targets_fit = True
+        self.note = "The images have no labels, so accuracy cannot be measured."
 
     def batches(self, seen: int = 0, broken: int = 0) -> Iterator[Pair]:
-        for pair in _after(first_images(map(self._pair, self._given), self.limit), seen):
+        for pair in _after(first_images(map(self._pair, self._batches), self.limit), seen):
             if not self._first:
                 self._first.append(pair)
             yield pair
@@ -144,28 +145,35 @@ class FromBatches(Images):
         images, given = batch if isinstance(batch, tuple | list) and len(batch) == 2 else (batch, None)
         if not isinstance(images, Tensor) or images.dim() != 4:
             raise ValueError(
-                "Batches are tensors of images (B, C, H, W), or pairs of those and targets, such as labels (B,); got "
+                "A batch must be images (B, C, H, W), or a pair of images and targets, e.g. labels (B,); got "
                 f"{type(images).__name__}{f' of shape {tuple(images.shape)}' if isinstance(images, Tensor) else ''}."
             )
         targets = self.task.read_targets(given, len(images))
         why = "" if given is None else self.task.why_unusable(targets)
-        if why:  # for good: earlier targets may have meant something else too
-            self._fitting, self.has_targets, self.note = False, False, f"Accuracy is left out: {why}."
+        if why:  # permanently: earlier targets may have been wrong too
+            self._targets_fit, self.has_targets, self.note = False, False, f"Accuracy is left out: {why}."
             targets = self.task.unknown_like(targets)
-        elif given is not None and self._fitting and self.task.any_known(targets):
+        elif given is not None and self._targets_fit and self.task.any_known(targets):
             self.has_targets, self.note = True, ""
         return Pair(images, targets)
 
 
 def from_tensors(data: Any, batch_size: int, limit: int | None, task: Task) -> FromBatches:
-    """A tensor of images, cut into batches, or an iterable of batches as it is."""
+    """Return images from a tensor, which is split into batches, or from an iterable of batches.
+
+    Raises:
+        ValueError: If the tensor is not (N, C, H, W) with images.
+        TypeError: If ``data`` is neither.
+    """
     if isinstance(data, Tensor):
         if data.dim() != 4 or not len(data):
-            raise ValueError(f"A tensor of images is (N, C, H, W), N above 0; got shape {tuple(data.shape)}.")
+            raise ValueError(
+                f"A tensor of images must be (N, C, H, W) with N of at least 1, got shape {tuple(data.shape)}."
+            )
         return FromBatches(data.split(batch_size), limit, task)
     if not isinstance(data, Iterable):
         raise TypeError(
-            "data is a path or source text, a tensor of images, or batches of (images, targets); got "
+            "data must be a path or source text, a tensor of images, or batches of (images, targets); got "
             f"{type(data).__name__}."
         )
     return FromBatches(data, limit, task)
@@ -189,5 +197,5 @@ def _first(batches: Iterator[Pair], number: int, task: Task) -> Shown | None:
 
 
 def _spread(count: int, number: int) -> list[int]:
-    """Up to ``number`` of ``count`` positions, evenly spaced."""
+    """Return up to ``number`` of ``count`` positions, evenly spaced."""
     return [i * count // min(number, count) for i in range(min(number, count))]

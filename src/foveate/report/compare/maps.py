@@ -1,4 +1,4 @@
-"""What can be seen: token maps of a few images for the page, and how much of the tokens lies on the object."""
+"""Token maps of a few images for the page, and the share of tokens on the object."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from foveate.report.compare.on_object import covered_patches, share_on_object
 
 PICTURES = 6
 MASKED_PICTURES = 24
-"""Images over which the share on the object is a mean."""
+"""Images over which the share on the object is averaged."""
 
 
 @dataclass(frozen=True)
 class Maps:
-    """Nothing of it is needed to decide."""
+    """Additions to a report that the recommendation does not depend on."""
 
     gallery: Any = None
     on_object: dict[str, float] = field(default_factory=dict)
 
 
 def draw_maps(candidates: Sequence[Candidate], images: Images, model: nn.Module, progress: Progress) -> Maps:
-    """Token maps of every candidate that reduces, and shares on the object where masks exist."""
+    """Draw token maps of every candidate that reduces, and measure shares on the object if masks exist."""
     shown = images.shown(MASKED_PICTURES)
     if shown is None:
         return Maps()
@@ -58,7 +58,7 @@ def collect(
     labels: list[str] | None,
     preprocessing: Preprocessing,
 ) -> Any:
-    """The page's gallery; imported here, because a comparison that is not shown needs none."""
+    """Collect the page's gallery. Imported here, because a comparison without a page does not need it."""
     from foveate.report.page import collect_gallery
 
     pixels = preprocessing.pixels(batch.float()).round().clamp(0, 255).to(torch.uint8).cpu()
@@ -66,7 +66,7 @@ def collect(
 
 
 def gallery_label(candidate: Candidate) -> str:
-    """``ToMe 0.65``."""
+    """Return the name of a candidate in the gallery: ``ToMe 0.65``."""
     return candidate.label if candidate.budget is None else f"{candidate.label} {candidate.budget:g}"
 
 

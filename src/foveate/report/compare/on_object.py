@@ -1,4 +1,4 @@
-"""How much of what a model keeps lies on the object, where the data know where that is."""
+"""The share of a model's tokens that lie on the object, for data with object masks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,15 @@ from foveate.methods.base import Site
 
 
 def share_on_object(model: nn.Module, images: Tensor, covered: Tensor) -> float:
-    """Per cent of the last tokens that lie on the object; ``covered`` (B, N): how much of each patch it covers.
+    """Return the percentage of the final tokens that lie on the object.
 
-    A token counts by the mean of its patches, so that the figure means the same for tokens that were kept and for
-    tokens that were merged. Where keys alone are reduced, they are what is looked at.
+    A token counts as the mean of its patches, so that the value means the same for kept and for merged tokens. If only
+    keys are reduced, the keys are counted.
+
+    Args:
+        model: A reduced or unreduced model.
+        images: (B, C, H, W), normalized for the model.
+        covered: (B, N) share of each patch that the object covers.
     """
     with torch.inference_mode():
         held = _last_tokens(model, trace(model, images))
@@ -34,7 +39,7 @@ def share_on_object(model: nn.Module, images: Tensor, covered: Tensor) -> float:
 
 
 def covered_patches(masks: Sequence[NDArray[np.bool_]], preprocessing: Preprocessing, grid: tuple[int, int]) -> Tensor:
-    """(B, N) from 0 to 1: how much of each patch the object covers, after the crop that the model's images get."""
+    """Return the share of each patch that the object covers, (B, N), after the model's crop."""
     pictures = [Image.fromarray(np.where(mask, 255, 0).astype(np.uint8)).convert("RGB") for mask in masks]
     cropped = torch.stack([preprocessing.crop(picture)[:1].float() / 255 for picture in pictures])
     return adaptive_avg_pool2d(cropped, grid).flatten(1)

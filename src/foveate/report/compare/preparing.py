@@ -1,4 +1,4 @@
-"""What a comparison works on: the model, the images, and the built-in ones for those who bring neither."""
+"""Preparation of a comparison: the model, the images, and the built-in demonstration."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from foveate.report.compare.settings import Settings
 from foveate.tasks import Task
 
 DEMONSTRATION_DATA = "scenes:"
-"""The built-in images, for those who bring no model."""
+"""The built-in images, used without a model."""
 
 
 class Reading(NamedTuple):
-    """How data are opened and read."""
+    """How to open and read the data."""
 
     split: str | None
     classes: Sequence[str] | None
@@ -32,13 +32,17 @@ class Reading(NamedTuple):
 
 
 def prepared(model: nn.Module, device: torch.device) -> tuple[nn.Module, list[Candidate]]:
-    """The unreduced model, ready to run, and the given one as a candidate where it was reduced already."""
+    """Return the unreduced model, ready to run, and a candidate for the given model if it is already reduced.
+
+    Raises:
+        ValueError: If the model cannot be reduced, or has ``unit_qk``.
+    """
     family = inspect(model)
     family.require_reducible()
     if family.reduction.unit_qk is not None:
         raise ValueError(
-            "This model attends over unit queries and keys (unit_qk), which no other candidate would: a comparison "
-            "would be with a model that nobody trained. Measure it with foveate speed and foveate eval."
+            "This model was trained with unit_qk, and the other candidates would run without it, so a comparison would "
+            "mean nothing. Measure the model with foveate speed and foveate eval."
         )
     at_home = next(model.parameters()).device == device
     own = (with_shared_weights if at_home else copy.deepcopy)(model).eval().to(device)
@@ -48,6 +52,7 @@ def prepared(model: nn.Module, device: torch.device) -> tuple[nn.Module, list[Ca
 
 
 def open_images(data: Any, model: nn.Module, settings: Settings, task: Task, reading: Reading) -> Images:
+    """Open the images of a comparison, preprocessed for ``model``."""
     if not isinstance(data, str | PathLike):
         return from_tensors(data, settings.batch_size, settings.limit, task)
     opened = task.open_matching(str(data), reading.split, reading.classes, **reading.options)
@@ -69,17 +74,16 @@ def open_images(data: Any, model: nn.Module, settings: Settings, task: Task, rea
 
 
 def built_in(data: Any) -> tuple[nn.Module, str, Sequence[str], str]:
-    """The built-in model, the built-in scenes, what the one tells apart in the other, and a name."""
+    """Return the built-in model, its scenes, its class names, and its name."""
     from foveate.models.demo import demo_classes, demo_model
 
     source = DEMONSTRATION_DATA if data is None else data
     if not isinstance(source, str) or not source.startswith(DEMONSTRATION_DATA):
-        raise ValueError(
-            f"Images were given and no model. The built-in demonstration knows {DEMONSTRATION_DATA} alone."
-        )
+        raise ValueError(f"Data were given without a model. The built-in demonstration only takes {DEMONSTRATION_DATA}")
     return demo_model(), source, demo_classes(), "built-in demonstration model"
 
 
 def name_of(model: Any) -> str:
+    """Return the architecture's name, or the name of the class."""
     known = inspect(model).architecture() or {}
     return str(known.get("architecture") or type(model).__name__)

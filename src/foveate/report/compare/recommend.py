@@ -1,8 +1,8 @@
-"""From figures to a decision: the Pareto front, and one setting in a sentence.
+"""The recommendation: the Pareto front, and one setting in a sentence.
 
-The rule. Of the settings that are at least 1.2 times as fast as the unreduced model, the fastest that leaves 99 % of
-its decisions unchanged; if there is none, the fastest with 98 %; then with 95 %. If there is none of those either, the
-fastest with 99 % that gains at least 3 %. Otherwise nothing is recommended, and the sentence says what came nearest.
+The rule: of the settings that are at least 1.2 times as fast as the unreduced model, take the fastest that leaves 99 %
+of its decisions unchanged; if there is none, the fastest with 98 %; then with 95 %. If there is still none, take the
+fastest with 99 % that gains at least 3 %. Otherwise nothing is recommended, and the sentence names the closest setting.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ TIERS = (99.0, 98.0, 95.0)
 WORTH_A_LOSS = 1.2
 WORTH_IT_FOR_FREE = 1.03
 ENOUGH_IMAGES = 200
-"""With fewer, even perfect agreement leaves more than 1.9 % of the decisions open."""
+"""With fewer images, even perfect agreement leaves more than 1.9 % of the decisions uncertain."""
 NORMAL_95 = 1.959964
 UNSTEADY, BUSY = 1.3, 2.0
-"""Times by which the unreduced model's own speed may differ from one candidate's timing to another's: above the first,
-the sentence has the quartiles of the ratio; above the second, ratios of models with many small operations are wrong."""
+"""Factors by which the unreduced model's own speed may vary between the timings of candidates. Above the first, the
+sentence gives the quartiles of the ratio. Above the second, ratios of models with many small operations are wrong."""
 
 
 def wilson_lower(agreement: float, images: int) -> float:
-    """The least agreement, in per cent, that is still plausible (95 % interval of Wilson) after so many images."""
+    """Return the lower bound of agreement in percent (Wilson's 95 % interval) after this many images."""
     share, z2 = agreement / 100, NORMAL_95**2
     center = share + z2 / (2 * images)
     spread = NORMAL_95 * math.sqrt(share * (1 - share) / images + z2 / (4 * images**2))
@@ -35,9 +35,9 @@ def wilson_lower(agreement: float, images: int) -> float:
 
 
 def with_pareto(entries: Sequence[Entry]) -> tuple[Entry, ...]:
-    """The entries, each marked whether no other is at least as fast and as faithful and better in one of both.
+    """Mark each entry that no other matches in speed and agreement and beats in one of the two.
 
-    Speed is images per second; where none was measured, the share of the MACs stands in for it.
+    Speed is images per second, or the share of the MACs if no speed was measured.
     """
     timed = any(entry.images_per_second is not None for entry in entries)
     points = [(_speed(entry, timed), entry.agreement) for entry in entries]
@@ -48,12 +48,15 @@ def with_pareto(entries: Sequence[Entry]) -> tuple[Entry, ...]:
 
 
 def recommend(entries: Sequence[Entry], images: int, drift: float = 1.0) -> Recommendation:
-    """The decision by the rule at the top of this file; ``entries[0]`` is the unreduced model.
+    """Recommend a setting by the rule at the top of this file.
 
-    ``drift``: how many times faster the unreduced model was at its best than at its worst while others were timed.
+    Args:
+        entries: All settings; the first is the unreduced model.
+        images: Number of images that agreement was measured on.
+        drift: Best divided by worst speed of the unreduced model, over the timings of the candidates.
     """
     if all(entry.speed_up is None for entry in entries[1:]):
-        return Recommendation(None, "No speed was measured, so that nothing can be recommended yet.", "")
+        return Recommendation(None, "No speed was measured, so nothing can be recommended.", "")
     chosen = _choose(entries)
     if chosen is None:
         return Recommendation(None, _nothing(entries) + _unsteady(drift, None), "")
@@ -87,56 +90,56 @@ def _subject(entry: Entry) -> str:
 
 
 def _gain(entry: Entry, unreduced: Entry) -> str:
-    return f"is {entry.speed_up:.2f}x faster, and {_kept(entry, unreduced)}"
+    return f"is {entry.speed_up:.2f}x as fast, with {_kept(entry, unreduced)}"
 
 
 def _kept(entry: Entry, unreduced: Entry) -> str:
-    text = f"{_per_cent(entry.agreement)} of decisions are unchanged"
+    text = f"{_percent(entry.agreement)} of decisions unchanged"
     if entry.top1 is not None and unreduced.top1 is not None:
         now, before = f"{numbers.percent(entry.top1)} %", f"{numbers.percent(unreduced.top1)} %"
         text += f" (top-1 stays {now})" if now == before else f" (top-1 {now} instead of {before})"
     return text
 
 
-def _per_cent(value: float) -> str:
+def _percent(value: float) -> str:
     return "100 %" if value == 100 else f"{numbers.percent(value)} %"
 
 
 def _caution(entry: Entry, images: int) -> str:
     if entry.agreement == 100 and entry.kind == "none":
-        return ""  # exact by construction; the images prove nothing here
+        return ""  # exact by construction, whatever the images
     least = numbers.percent(wilson_lower(entry.agreement, images))
-    few = " These are few images: repeat it with more before you rely on it." if images < ENOUGH_IMAGES else ""
-    return f" Seen on {images:,} images; on others like these it may be as few as {least} %.{few}"
+    few = " These are few images; use more before you rely on it." if images < ENOUGH_IMAGES else ""
+    return f" Measured on {images:,} images; on similar images, agreement may be as low as {least} %.{few}"
 
 
 def _unsteady(drift: float, entry: Entry | None) -> str:
     if drift < UNSTEADY:
         return ""
-    seen = f"the unreduced model itself was {drift:.1f}x as fast at times as at others"
+    variation = f"the speed of the unreduced model varied by {drift:.1f}x"
     if drift >= BUSY:
         return (
-            f" The machine was not quiet: {seen}, so that speeds are not to be trusted. Measure again when nothing "
-            "else runs."
+            f" The machine was busy: {variation}, so do not trust these speeds. Measure again when nothing else is "
+            "running."
         )
     first, third = entry.speed_up_quartiles if entry is not None and entry.speed_up_quartiles else (None, None)
-    ratio = "" if first is None else f", and half of the rounds gave {first:.2f}x to {third:.2f}x here"
-    return f" The machine was not quite steady: {seen}{ratio}."
+    ratio = "" if first is None else f", and half of the rounds gave a speed-up of {first:.2f}x to {third:.2f}x"
+    return f" The machine was not steady: {variation}{ratio}."
 
 
 def _nothing(entries: Sequence[Entry]) -> str:
     rest = [entry for entry in entries[1:] if entry.speed_up is not None and not is_baseline(entry)]
     faster = [entry for entry in rest if (entry.speed_up or 0) >= WORTH_A_LOSS]
     if not rest:
-        return "Only the baseline was measured, and that is never recommended."
+        return "Only baselines were measured, and a baseline is never recommended."
     if not faster:
         fastest = max(rest, key=lambda entry: entry.speed_up or 0)
         return (
-            f"Nothing is worth it here: the fastest, {_subject(fastest)}, makes the model {fastest.speed_up:.2f}x as "
-            f"fast; {WORTH_A_LOSS:g}x is asked for."
+            f"No setting is worth it here: the fastest, {_subject(fastest)}, is {fastest.speed_up:.2f}x as fast as the "
+            f"unreduced model, and at least {WORTH_A_LOSS:g}x is required."
         )
     nearest = max(faster, key=lambda entry: entry.agreement)
     return (
-        f"Nothing is recommended: every setting that is {WORTH_A_LOSS:g}x faster changes more than "
-        f"{100 - TIERS[-1]:g} % of the decisions. The nearest, {_subject(nearest)}, {_gain(nearest, entries[0])}."
+        f"No setting is recommended: every one that is at least {WORTH_A_LOSS:g}x as fast changes more than "
+        f"{100 - TIERS[-1]:g} % of the decisions. The closest, {_subject(nearest)}, {_gain(nearest, entries[0])}."
     )

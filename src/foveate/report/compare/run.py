@@ -1,4 +1,4 @@
-"""The comparison itself: candidates, one pass over the images, timings in turns, and the decision."""
+"""The comparison: candidates, one pass over the images, interleaved timing, and the recommendation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from foveate.tasks import find_task
 
 SECONDS_BETWEEN_STORES = 1.0
 ENTRY_METRICS = ("top1", "top5", "agreement", "kl")
-"""Metrics that are fields of an entry; others are in its ``metrics``."""
+"""Metrics that are fields of an entry; all others are in its ``metrics``."""
 
 
 def compare(
@@ -68,33 +68,40 @@ def compare(
     store: str | PathLike[str] | None = None,
     resume: bool = False,
 ) -> Comparison:
-    """Measure every training-free method at every budget of MACs on ``model``, which is not touched.
+    """Measure every training-free method at every MAC budget on ``model``, which does not change.
 
-    Ctrl-C returns what is measured so far, with ``complete`` False.
+    Ctrl-C returns what was measured so far, with ``complete`` set to False.
 
     Args:
-        model: A model that predicts classes; without one, the built-in demonstration runs.
+        model: A model that predicts classes. Default: the built-in demonstration.
         data: A path or source text (docs/data.md), a tensor of images, or batches of images or of (images, labels),
-            as the model reads them.
-        methods: Names, ``name:option=value`` or instances; default: every training-free method.
+            preprocessed for the model.
+        methods: Names, ``name:option=value`` or instances. Default: every training-free method.
         budgets: Shares of the unreduced MACs.
         batch_size: Images in a batch, also for timing.
         device: Where to run.
-        limit: Images to look at, drawn from all by ``seed``; default: all.
+        limit: Number of images to use, drawn at random with ``seed``. Default: all.
         seconds: Time spent on timing each candidate.
-        split: The part of the data; default: validation images, or all of data that are not divided.
-        classes: The model's classes in its order, if the data name theirs.
-        checkpoints: Folders of ``fv.save`` with reduced models, measured as they are.
-        seed: Draws the images of ``limit``.
+        split: The split of the data. Default: the validation images, or everything if the data have no splits.
+        classes: The names of the model's classes in its order, for data with named classes.
+        checkpoints: Folders of ``fv.save`` with reduced models, which are measured too.
+        seed: Seed for drawing ``limit`` images.
         workers: Processes that read images.
         max_broken: Share of unreadable images that is allowed.
-        data_options: For ``open_data``.
+        data_options: Passed to ``open_data``.
         task: What the model predicts.
         name: The model's name in the report.
-        note: What else the report is to say about the data.
-        progress: Called while it works.
-        store: A folder that keeps what is measured in partial.json; saving the finished comparison there removes it.
-        resume: Go on from what ``store`` keeps.
+        note: An additional remark on the data for the report.
+        progress: Called during the work.
+        store: A folder for intermediate results (partial.json); saving the finished comparison there removes them.
+        resume: Resume from the intermediate results in ``store``.
+
+    Returns:
+        All measurements and the recommendation.
+
+    Raises:
+        ValueError: If the model, the data or a setting cannot be used.
+        TypeError: If a method or ``data`` has the wrong type.
     """
     settings = checked_settings(
         read_methods(methods), read_budgets(budgets), batch_size, device, limit, seconds, seed, checkpoints
@@ -102,42 +109,42 @@ def compare(
     demonstration = model is None
     if model is None:
         model, data, classes, name = built_in(data)
-    whole, given = prepared(model, settings.device)
-    judge = find_task(task).for_model(whole)
+    unreduced, given = prepared(model, settings.device)
+    judge = find_task(task).for_model(unreduced)
     if data is None:
-        raise ValueError("A comparison needs images that the model knows: data, a folder for example.")
+        raise ValueError("A comparison needs images of the kind the model was trained on. Pass data, e.g. a folder.")
     reading = Reading(split, classes, workers, max_broken, data_options or {})
-    images = open_images(data, whole, settings, judge, reading)
+    images = open_images(data, unreduced, settings, judge, reading)
     images.note = " ".join(filter(None, (note, images.note)))
-    found = find_candidates(whole, settings.methods, settings.budgets, settings.checkpoints, given)
-    job = Job(whole, name or name_of(whole), found, images, settings, progress)
+    found = find_candidates(unreduced, settings.methods, settings.budgets, settings.checkpoints, given)
+    job = Job(unreduced, name or name_of(unreduced), found, images, settings, progress)
     return job.run(demonstration, None if store is None else Path(store), resume)
 
 
 class Job:
-    """One comparison on its way."""
+    """A running comparison."""
 
     def __init__(
         self,
-        whole: nn.Module,
+        unreduced: nn.Module,
         name: str,
         found: Candidates,
         images: Images,
         settings: Settings,
         progress: Progress | None,
     ) -> None:
-        self.whole, self.name, self.found, self.images, self.settings = whole, name, found, images, settings
+        self.unreduced, self.name, self.found, self.images, self.settings = unreduced, name, found, images, settings
         self.progress = progress or silent
-        self.fidelity = Fidelity.of_nothing([candidate.key for candidate in found.all], images.task)
+        self.fidelity = Fidelity.empty([candidate.key for candidate in found.all], images.task)
         self.speeds: dict[str, Speed] = {}
         self.maps = Maps()
         self.earlier_broken = 0
         self.partial: Partial | None = None
         self.stored_at = 0.0
-        self.environment = describe_environment(settings.device, next(whole.parameters()).dtype)
+        self.environment = describe_environment(settings.device, next(unreduced.parameters()).dtype)
 
     def run(self, demonstration: bool, store: Path | None, resume: bool) -> Comparison:
-        """Measure all there is to measure; an interruption keeps what is there."""
+        """Measure everything; an interruption keeps what was measured."""
         if store is not None:
             check_writable(store)
             self.partial = Partial(store, self._identity())
@@ -154,7 +161,7 @@ class Job:
             self._store()
         except ValueError:
             if self.partial is not None and not resume:
-                self.partial.discard()  # what a resumed run brought stays: it may go on with other options
+                self.partial.discard()  # a resumed run keeps its file: it may continue with other options
             raise
         self._draw()
         return self._result(demonstration, complete)
@@ -181,28 +188,28 @@ class Job:
             self.progress("speed and memory", number, len(candidates))
             if candidate.key not in self.speeds:
                 self.speeds[candidate.key] = measure_candidate(
-                    self.whole, candidate, batch, self.settings.seconds, self.environment
+                    self.unreduced, candidate, batch, self.settings.seconds, self.environment
                 )
                 self._store()
         self.progress("speed and memory", len(candidates), len(candidates))
 
     def _draw(self) -> None:
         try:
-            self.maps = draw_maps(self.found.all, self.images, self.whole, self.progress)
+            self.maps = draw_maps(self.found.all, self.images, self.unreduced, self.progress)
         except KeyboardInterrupt:
-            self.maps = Maps()  # the figures matter more than the pictures of them
+            self.maps = Maps()  # the measurements matter more than the maps
 
     def _noise(self) -> Tensor:
-        """Images to time with: counts do not depend on what they show."""
-        size = inspect(self.whole).image_size
+        """Return random images for timing: token counts do not depend on the content."""
+        size = inspect(self.unreduced).image_size
         noise = torch.randn(self.settings.batch_size, *size, generator=torch.Generator().manual_seed(0))
-        reference = next(self.whole.parameters())
+        reference = next(self.unreduced.parameters())
         return noise.to(reference.device, reference.dtype)
 
     def _identity(self) -> dict[str, Any]:
-        """What must be the same where a run goes on."""
+        """Return what must be the same in a resumed run."""
         return {
-            "model": {"name": self.name, "weights": weights_fingerprint(self.whole)},
+            "model": {"name": self.name, "weights": weights_fingerprint(self.unreduced)},
             "data": {"source": self.images.source, "split": self.images.split, "images": self.images.fingerprint()},
             "candidates": [_identity_of(candidate) for candidate in self.found.all],
             "environment": str(self.environment),
@@ -218,8 +225,8 @@ class Job:
     def _resume(self) -> None:
         if self.images.fingerprint() is None:
             raise ValueError(
-                "A run on images given as tensors or batches cannot be resumed: nothing tells whether they are the "
-                "same. Give a folder or another source by its name."
+                "A run on tensors or batches cannot be resumed, because nothing shows whether the images are the "
+                "same. Pass a folder or another source by name."
             )
         measured = None if self.partial is None else self.partial.read()
         if measured is None:
@@ -244,7 +251,7 @@ class Job:
         )
 
     def _entry(self, candidate: Candidate) -> Entry:
-        figures, spent = self._figures(candidate), cost(candidate.model)
+        figures, costs = self._figures(candidate), cost(candidate.model)
         known: dict[str, Any] = {name: figures.get(name) for name in ENTRY_METRICS}
         return Entry(
             method=candidate.method,
@@ -253,9 +260,9 @@ class Job:
             budget=candidate.budget,
             counts=candidate.counts,
             exact_last_block=candidate.reduction.exact_last_block,
-            macs=spent.macs,
-            mac_ratio=spent.macs / cost(self.whole).macs,
-            params=spent.params,
+            macs=costs.macs,
+            mac_ratio=costs.macs / cost(self.unreduced).macs,
+            params=costs.params,
             **known,
             **self._speed_fields(candidate),
             on_object=self.maps.on_object.get(candidate.key),
@@ -265,19 +272,19 @@ class Job:
         )
 
     def _figures(self, candidate: Candidate) -> dict[str, Any]:
-        """What the task's metrics came to, without those that need targets where these mean nothing."""
+        """Return the task's metrics, without those that need targets if there are no valid ones."""
         task, found = self.images.task, self.fidelity.metrics(candidate.key).compute()
         names = {*task.comparisons, *(task.figures if self.images.has_targets else ())}
         return {name: value for name, value in found.items() if name in names}
 
     def _speed_fields(self, candidate: Candidate) -> dict[str, Any]:
-        """Ratios are as measured; images per second are ratios of one rate, so that a slow minute favors none."""
+        """Return measured ratios; images per second are ratios of one rate, so a slow minute favors no candidate."""
         names = ("images_per_second", "speed_up", "speed_up_quartiles", "efficiency", "overhead", "memory_mib")
         if not self.speeds:
             return dict.fromkeys(names)
         rate = median(speed.unreduced_per_second for speed in self.speeds.values())
         if candidate is self.found.all[0]:
-            memory = peak_memory(self.whole, self._noise())
+            memory = peak_memory(self.unreduced, self._noise())
             return dict(zip(names, (rate, 1.0, (1.0, 1.0), None, None, memory), strict=True))
         speed = self.speeds.get(candidate.key)
         if speed is None:
@@ -294,16 +301,16 @@ class Job:
         return dict(zip(names, values, strict=True))
 
     def _drift(self) -> float:
-        """The unreduced model's speed at its best over that at its worst; both were timed beside a candidate."""
+        """Return the best divided by the worst speed of the unreduced model, over the timings of all candidates."""
         rates = [speed.unreduced_per_second for speed in self.speeds.values()]
         return max(rates) / min(rates) if rates else 1.0
 
     def _model(self) -> dict[str, Any]:
-        family, spent = inspect(self.whole), cost(self.whole)
+        family, costs = inspect(self.unreduced), cost(self.unreduced)
         return {
             "name": self.name,
-            "params": spent.params,
-            "macs": spent.macs,
+            "params": costs.params,
+            "macs": costs.macs,
             "image_size": list(family.image_size),
             "grid": list(family.grid),
             "blocks": len(family.blocks),
@@ -323,13 +330,13 @@ class Job:
 
 
 def _identity_of(candidate: Candidate) -> list[Any]:
-    """Others share the weights of the unreduced model."""
+    """Identify a candidate; only learned ones have their own weights."""
     own = weights_fingerprint(candidate.model) if candidate.kind == "learned" else ""
     return [candidate.key, list(candidate.counts), own]
 
 
 def weights_fingerprint(model: nn.Module) -> str:
-    """Differs where any weight does."""
+    """Return a hash of all weights."""
     digest = hashlib.blake2b(digest_size=8)
     for name, tensor in model.state_dict().items():
         digest.update(name.encode())

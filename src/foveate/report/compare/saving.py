@@ -1,4 +1,4 @@
-"""What a comparison writes: its results, and what it has so far, each file in one step."""
+"""Saving and loading of results, finished or partial. Each file is written atomically."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from foveate.files import FORMAT, read_json, write_text
 from foveate.report.compare.comparison import Comparison
-from foveate.storage import FORMAT, read_json, write_text
 
 RESULTS, TABLE, PAGE, PARTIAL = "results.json", "results.csv", "index.html", "partial.json"
 
 
 def save_results(comparison: Comparison, folder: Path) -> Path:
-    """Write the page, the table and the results, in this order: where results are, the rest is there too."""
+    """Write the page, the table and the results, in this order: if the results exist, so does the rest."""
     texts = {
         PAGE: render_page(comparison),
         TABLE: as_csv(comparison),
@@ -34,27 +34,34 @@ def save_results(comparison: Comparison, folder: Path) -> Path:
 
 
 def load_results(folder: str | os.PathLike[str]) -> Comparison:
-    """The comparison that ``save_results`` wrote; its token maps stay in the page."""
+    """Load a saved comparison, without the token maps of its page.
+
+    Args:
+        folder: The folder that ``Comparison.save`` wrote to.
+
+    Raises:
+        ValueError: If the folder has no results.
+    """
     path = Path(folder) / RESULTS
     if not path.is_file():
-        raise ValueError(f"There is no {path}. Give the folder that a comparison was saved to.")
+        raise ValueError(f"{path} does not exist. Pass the folder of a saved comparison.")
     return Comparison.from_dict(read_json(path))
 
 
 def as_document(comparison: Comparison) -> dict[str, Any]:
-    """What results.json holds."""
+    """Return the content of results.json."""
     return {"format": FORMAT, **comparison.as_dict()}
 
 
 def render_page(comparison: Comparison) -> str:
-    """The HTML page; imported here, because most uses of a comparison need none."""
+    """Return the HTML page. Imported here, because most uses of a comparison do not need it."""
     from foveate.report.page import render
 
     return render(comparison, comparison.gallery)
 
 
 def as_csv(comparison: Comparison) -> str:
-    """The table, with a line of column names; what was not measured is empty."""
+    """Return the table as CSV with a header; values that were not measured are empty."""
     rows = comparison.table()
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]))
@@ -64,7 +71,7 @@ def as_csv(comparison: Comparison) -> str:
 
 
 def check_writable(folder: Path) -> None:
-    """Raise before the work where ``folder`` could not be written after it; leaves nothing behind."""
+    """Raise a ValueError before the work if ``folder`` cannot be written; leaves nothing behind."""
     missing: list[Path] = []
     probe = folder / f".foveate-{secrets.token_hex(4)}"
     try:
@@ -72,7 +79,7 @@ def check_writable(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         probe.touch()
     except OSError as error:
-        raise ValueError(f"The folder {folder} cannot be written: {error.strerror}. Name another one.") from error
+        raise ValueError(f"Cannot write to the folder {folder}: {error.strerror}. Choose another one.") from error
     finally:
         with contextlib.suppress(OSError):
             probe.unlink(missing_ok=True)
@@ -81,15 +88,19 @@ def check_writable(folder: Path) -> None:
 
 
 class Partial:
-    """What a run has measured so far, in ``partial.json``, for one that goes on."""
+    """The measurements of an unfinished run, in ``partial.json``, so that it can be resumed."""
 
     def __init__(self, folder: Path, identity: Mapping[str, Any]) -> None:
         self.path = folder / PARTIAL
-        self._made = [place for place in (folder, *folder.parents) if not place.exists()]
+        self._created = [place for place in (folder, *folder.parents) if not place.exists()]
         self.identity = json.loads(json.dumps(identity))
 
     def read(self) -> dict[str, Any] | None:
-        """What is stored; None where nothing is. What belongs to another comparison is refused, by what differs."""
+        """Return the stored measurements; None if there are none.
+
+        Raises:
+            ValueError: If they belong to another comparison; the error names the differences.
+        """
         if not self.path.is_file():
             return None
         stored = read_json(self.path)
@@ -98,18 +109,19 @@ class Partial:
         if differing:
             found = "; ".join(f"{name} was {_short(theirs.get(name))}, now {_short(ours[name])}" for name in differing)
             raise ValueError(
-                f"{self.path} is of another comparison: {found}. Run it as before, or leave out --resume to begin anew."
+                f"{self.path} belongs to another comparison: {found}. Change it back, or leave out --resume."
             )
         return dict(stored["measured"])
 
     def discard(self) -> None:
-        """Leave nothing of this run behind, and no folder that it made."""
+        """Remove the file, and the folders that this run created."""
         self.path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # somebody else has put something there
-            for place in self._made:
+        with contextlib.suppress(OSError):  # the folder has other files by now
+            for place in self._created:
                 place.rmdir()
 
     def write(self, measured: Mapping[str, Any]) -> None:
+        """Store the measurements so far."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         write_text(self.path, json.dumps({"format": FORMAT, "identity": self.identity, "measured": measured}))
 

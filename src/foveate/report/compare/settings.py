@@ -1,4 +1,4 @@
-"""What was asked of a comparison, checked before any work."""
+"""The settings of a comparison, checked before any work."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from foveate.methods.base import Method
 from foveate.methods.options import method_text
 
 DEFAULT_SECONDS = 2.0
-"""For each candidate. With two dozen candidates the timing takes a minute."""
+"""Seconds of timing per candidate: about a minute for two dozen candidates."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The options that decide what is measured, and how long."""
+    """What to measure, and for how long."""
 
     methods: tuple[Method, ...]
     budgets: tuple[float, ...]
@@ -31,7 +31,7 @@ class Settings:
     checkpoints: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for the report, and to tell whether a run may go on."""
+        """Return plain data, for the report and to check whether a run can be resumed."""
         options = {
             "budgets": list(self.budgets),
             "methods": [method_text(method) for method in self.methods],
@@ -54,10 +54,14 @@ def checked_settings(
     seed: int,
     checkpoints: str | Path | Sequence[str | Path],
 ) -> Settings:
-    """The settings, or words on the first that is wrong."""
+    """Check the settings and return them.
+
+    Raises:
+        ValueError: For the first setting that is wrong.
+    """
     check_positive(batch_size=batch_size, limit=limit)
     if not seconds > 0:
-        raise ValueError(f"seconds is a time to measure each candidate for, above 0; got {seconds}.")
+        raise ValueError(f"seconds must be above 0, got {seconds}.")
     given = [checkpoints] if isinstance(checkpoints, str | Path) else checkpoints
     folders = tuple(str(folder) for folder in given)
     return Settings(

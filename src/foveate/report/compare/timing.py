@@ -1,4 +1,4 @@
-"""How fast each candidate is, and what it needs: in turns with the unreduced model and the free slice."""
+"""Speed and memory of each candidate, timed in turns with the unreduced model and the free slice."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from foveate.evaluation.speed import FREE_SLICE, REDUCED, UNREDUCED, summarize
 from foveate.evaluation.timing import interleave, timer
 from foveate.report.compare.candidates import Candidate, free_slice_of
 
-WARM_UP_ROUNDS = 1  # the pass over the images has run every model many times
+WARM_UP_ROUNDS = 1  # the pass over the images has already run every model many times
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What was measured of one candidate; plain enough to be stored."""
+    """The measurements of one candidate, as values that can be stored."""
 
     unreduced_per_second: float
     speed_up: float
     speed_up_quartiles: tuple[float, float]
     efficiency: float | None
-    """None where nothing is chosen."""
+    """None if no tokens are chosen."""
     memory_mib: float | None
     rounds: int
 
@@ -39,10 +39,10 @@ def measure_candidate(
     timers = {name: timer(model, images) for name, model in models.items()}
     interleave(timers, WARM_UP_ROUNDS)
     rounds = interleave(timers, None, seconds)
-    # where nothing is chosen, the candidate is its own free slice
-    whole = [{FREE_SLICE: times[REDUCED], **times} for times in rounds]
+    # a candidate that chooses no tokens is its own free slice
+    completed = [{FREE_SLICE: times[REDUCED], **times} for times in rounds]
     size = (images.shape[1], images.shape[2], images.shape[3])
-    result = summarize(whole, 1.0, len(images), size, environment)
+    result = summarize(completed, 1.0, len(images), size, environment)
     return Speed(
         unreduced_per_second=result.unreduced_per_second,
         speed_up=result.speed_up,

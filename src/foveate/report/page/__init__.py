@@ -1,6 +1,6 @@
 """The report of a comparison as one self-contained HTML file: no network, no other file.
 
-``collect_gallery`` follows pictures through reduced models; ``render`` writes the page.
+``collect_gallery`` traces images through reduced models; ``render`` writes the page.
 """
 
 from foveate.report.page.gallery import Gallery, collect_gallery

@@ -1,4 +1,4 @@
-// The chart: one mark for each setting, the front that none beats, and the details of the chosen mark.
+// The chart: one point per setting, the Pareto front, and the details of the selected point.
 
 (() => {
   const { data, make, draw, mark, title, choices } = report;
@@ -9,12 +9,12 @@
   const plain = (value) => `${Number(value.toFixed(2))}`;
   const percent = (value) => `${plain(value)} %`;
 
-  // "sign" tells which way is better; the better end of an axis is always up or right
+  // "sign" is the better direction; the better end of an axis is always up or right
   const AXES = {
-    agreement: { text: "agreement", name: "decisions as in the unreduced model", sign: 1, tick: percent },
+    agreement: { text: "agreement", name: "decisions unchanged from the unreduced model", sign: 1, tick: percent },
     top1: { text: "accuracy", name: "top-1 accuracy", sign: 1, tick: percent },
     images_per_second: { text: "images per second", name: "images per second", sign: 1, tick: plain },
-    mac_ratio: { text: "MACs", name: "share of the MACs, fewer to the right", sign: -1, tick: (v) => percent(100 * v) },
+    mac_ratio: { text: "MACs", name: "share of the MACs (fewer to the right)", sign: -1, tick: (v) => percent(100 * v) },
   };
   const ups = ["agreement", "top1"].filter(has);
   const rights = ["images_per_second", "mac_ratio"].filter(has);
@@ -37,7 +37,7 @@
     const attributes = { class: `point kind-${entry.kind}`, role: "option", "aria-selected": "false", tabindex: -1, "data-entry": index };
     const point = draw("g", attributes, halo, use);
     point.addEventListener("pointerenter", (event) => event.pointerType === "mouse" && pick(index));
-    point.addEventListener("pointerleave", () => pick(report.chosen.entry)); // a click keeps it, passing by does not
+    point.addEventListener("pointerleave", () => pick(report.chosen.entry)); // a click selects, hovering does not
     point.addEventListener("click", () => report.choose(index));
     point.addEventListener("focus", () => report.choose(index));
     point.addEventListener("keydown", (event) => step(event, index));
@@ -49,7 +49,7 @@
     return point;
   }
 
-  /** Arrow keys go from mark to mark in the order of the horizontal axis. */
+  /** Arrow keys move between points in the order of the horizontal axis. */
   function step(event, index) {
     const order = shown().sort((a, b) => AXES[state.x].sign * (entries[a][state.x] - entries[b][state.x]) || a - b);
     const moves = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, Home: -order.length, End: order.length };
@@ -69,10 +69,10 @@
     return entries.map((_, index) => index).filter((index) => known(index) && entries[index][state.y] >= low - 1e-9);
   }
 
-  /** Settings that no other equals in both and beats in one, on the axes that are shown. */
+  /** The Pareto front on the shown axes: settings that no other matches on both axes and beats on one. */
   function front() {
     const all = entries.map((_, index) => index).filter(known);
-    // budgets are met to within a few thousandths: a front made of those would mean nothing
+    // budgets are met only to a few thousandths, so smaller differences mean nothing
     const rounded = (axis, number) => (axis === "mac_ratio" ? Math.round(100 * number) : number);
     const value = (index, axis) => AXES[axis].sign * rounded(axis, entries[index][axis]);
     const beats = (a, b) =>
@@ -81,7 +81,7 @@
     return all.filter((b) => !all.some((a) => beats(a, b))).sort((a, b) => value(a, state.x) - value(b, state.x));
   }
 
-  /** The values an axis goes over; a close view of the vertical one leaves out what falls far below the front. */
+  /** The range of an axis; the zoomed vertical axis leaves out what is far below the front. */
   function domain(axis) {
     const all = entries.map((_, index) => index).filter(known);
     const near = state.zoom === "near" && axis === state.y ? front() : all;
@@ -149,7 +149,7 @@
     }
   }
 
-  /** Names beside the marks of the front, where there is room for them. */
+  /** Labels next to the points of the front, if there is room. */
   function drawNames(box, place, visible) {
     const taken = visible.map((index) => [place(index)[0] - 9, place(index)[1] - 9, 18, 18]);
     const clash = ([a, b, w, h]) => taken.some(([c, d, v, u]) => a < c + v && c < a + w && b < d + u && d < b + h);
@@ -170,16 +170,16 @@
 
   function spoken(index, onFront, isRecommended) {
     const [entry, text] = [entries[index], data.texts[index]]; // texts are rounded as in the table
-    const said = [title(entry), `agreement ${text.agreement} percent`];
-    if (entry.top1 !== null) said.push(`accuracy ${text.top1} percent`);
-    if (entry.images_per_second !== null) said.push(`${text.images_per_second} images per second`);
-    said.push(`${(100 * entry.mac_ratio).toFixed(0)} percent of the MACs`);
-    if (onFront) said.push("on the front");
-    if (isRecommended) said.push("recommended");
-    return said.join(", ");
+    const parts = [title(entry), `agreement ${text.agreement} percent`];
+    if (entry.top1 !== null) parts.push(`accuracy ${text.top1} percent`);
+    if (entry.images_per_second !== null) parts.push(`${text.images_per_second} images per second`);
+    parts.push(`${(100 * entry.mac_ratio).toFixed(0)} percent of the MACs`);
+    if (onFront) parts.push("on the front");
+    if (isRecommended) parts.push("recommended");
+    return parts.join(", ");
   }
 
-  /** One mark takes part in tabbing; arrows do the rest. */
+  /** Only one point is a tab stop; arrow keys reach the others. */
   function settleTabStop(visible) {
     const stop = visible.includes(report.chosen.entry) ? report.chosen.entry : visible[0];
     points.forEach((point, index) => point.setAttribute("tabindex", index === stop ? 0 : -1));
@@ -208,7 +208,7 @@
       actions.append(make("button", { type: "button", class: "copy", "data-copy": "chosen-python" }, "Copy"));
     }
     if (report.showsTokensOf && report.showsTokensOf(entry)) {
-      actions.append(make("button", { type: "button", onclick: () => report.showTokensOf(entry) }, "See its tokens"));
+      actions.append(make("button", { type: "button", onclick: () => report.showTokensOf(entry) }, "Show its tokens"));
     }
     document.getElementById("details").replaceChildren(...parts, actions);
   }
@@ -224,7 +224,7 @@
     showDetails(index);
   }
 
-  /** Buttons that take methods out of the chart, kind by kind. */
+  /** Buttons that hide and show methods, grouped by kind. */
   function makeLegend() {
     for (const kind of ["none", "select", "merge", "cluster", "pool", "learned"]) {
       const labels = [...new Set(entries.filter((entry) => entry.kind === kind).map((entry) => entry.label))];

@@ -1,4 +1,4 @@
-"""Which token holds each patch of some pictures, block by block, small enough to embed in one page."""
+"""Which token holds each patch of a few pictures, block by block, compact enough to embed in a page."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ class Stage:
 
     block: int
     left: int
-    """Tokens after the block; keys inside it, where ``keys``."""
+    """Tokens after the block, or keys inside it if ``keys`` is set."""
     keys: bool
     """Whether only keys were reduced: the tokens, and so the next stage, stay the same."""
     moved: tuple[tuple[int, ...], ...]
-    """Groups (token, patch, patch, ...) that changed their token; a token of -1 drops them."""
+    """Groups (token, patch, patch, ...) of patches that changed their token; token -1 means dropped."""
 
 
 @dataclass(frozen=True)
 class Walk:
-    """What happens to one picture in one model."""
+    """The stages of one picture in one model."""
 
     stages: tuple[Stage, ...]
     fuses: bool
-    """Whether a token of several patches is what a selection left over: fused, not merged."""
+    """Whether a token of several patches holds what a selection did not keep: fused, not merged."""
     overlaps: bool
-    """Whether a patch is in several tokens; it is shown in the one it weighs most in."""
+    """Whether a patch belongs to several tokens; it is shown in the one where its weight is largest."""
 
 
 @dataclass(frozen=True)
@@ -91,14 +91,14 @@ def collect_gallery(
     names: Sequence[str],
     labels: Sequence[str] | None = None,
 ) -> Gallery:
-    """Follow images through reduced models.
+    """Trace images through reduced models.
 
     Args:
-        models: Reduced models by label. They are run in evaluation mode and stay in their own.
+        models: Reduced models by label. They run in evaluation mode; their mode is restored.
         images: (B, 3, H, W), normalized as the models read them.
-        pictures: The same images for people: the model's crop, of any size but of the same aspect ratio.
+        pictures: The same images for display: the model's crop, at any size with the same aspect ratio.
         names: A name for each image.
-        labels: A class for each image, shown with its name.
+        labels: A class for each image, shown next to its name.
 
     Raises:
         ValueError: If there is not one picture, name and label for each image, or a picture has another aspect ratio.

@@ -1,5 +1,5 @@
 "use strict";
-// Shared by all parts of the page: the data, how elements are made, the chosen setting. Also the table.
+// Shared by all parts of the page: the data, element helpers, the selected setting. Also the table.
 
 document.getElementById("no-script").hidden = true;
 
@@ -7,17 +7,17 @@ const report = (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const listeners = [];
 
-  /** An element with attributes, texts and children; functions under "on..." become listeners. */
+  /** Create an element with attributes and children; functions under "on..." become listeners. */
   function make(tag, attributes = {}, ...children) {
-    return dress(document.createElement(tag), attributes, children);
+    return fill(document.createElement(tag), attributes, children);
   }
 
-  /** The same inside a drawing; the namespace is taken from an existing drawing. */
+  /** Create an SVG element; the namespace comes from an existing SVG. */
   function draw(tag, attributes = {}, ...children) {
-    return dress(document.createElementNS(document.querySelector("svg").namespaceURI, tag), attributes, children);
+    return fill(document.createElementNS(document.querySelector("svg").namespaceURI, tag), attributes, children);
   }
 
-  function dress(element, attributes, children) {
+  function fill(element, attributes, children) {
     for (const [name, value] of Object.entries(attributes)) {
       if (typeof value === "function") element.addEventListener(name.slice(2), value);
       else if (value !== null && value !== undefined) element.setAttribute(name, value);
@@ -36,7 +36,7 @@ const report = (() => {
     return entry.budget === null ? entry.label : `${entry.label} at ${entry.budget}`;
   }
 
-  /** Radio buttons for a choice. */
+  /** Add radio buttons for a choice. */
   function choices(fieldset, options, change) {
     options.forEach(([value, text], place) => {
       const input = make("input", { type: "radio", name: fieldset.id, value, onchange: () => change(value) });
@@ -55,20 +55,20 @@ const report = (() => {
   return { data, make, draw, mark, title, choices, choose, chosen, onChoose: (listener) => listeners.push(listener) };
 })();
 
-// Copying: to the clipboard if the browser allows it, else the text is selected for the reader to copy.
+// Copy to the clipboard if the browser allows it; otherwise select the text for the reader to copy.
 (() => {
   async function copy(button) {
     const source = document.getElementById(button.dataset.copy);
     try {
       await navigator.clipboard.writeText(source.textContent);
-      say(button, "Copied");
+      setLabel(button, "Copied");
     } catch {
       getSelection().selectAllChildren(source);
-      say(button, document.execCommand("copy") ? "Copied" : "Selected");
+      setLabel(button, document.execCommand("copy") ? "Copied" : "Selected");
     }
   }
 
-  function say(button, text) {
+  function setLabel(button, text) {
     button.textContent = text;
     setTimeout(() => (button.textContent = "Copy"), 1600);
   }
@@ -80,7 +80,7 @@ const report = (() => {
   });
 })();
 
-// The table: a click on a heading sorts by it, a second click the other way; what is missing stays at the end.
+// The table: a click on a header sorts by it, a second click reverses the order; missing values stay at the end.
 (() => {
   const body = document.querySelector("tbody");
   const heads = [...document.querySelectorAll("thead th")];

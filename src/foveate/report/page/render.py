@@ -17,7 +17,7 @@ from foveate.report.page import words
 from foveate.report.page.table import refusals, table
 
 SCRIPTS = ("page.js", "chart.js", "tokens.js")
-ENVIRONMENT = {"cpu": "Processor", "cores": "Cores", "threads": "Threads", "device": "Device", "dtype": "Numbers"}
+ENVIRONMENT = {"cpu": "Processor", "cores": "Cores", "threads": "Threads", "device": "Device", "dtype": "Precision"}
 
 
 class Plain(Protocol):
@@ -30,7 +30,7 @@ def render(comparison: Plain, gallery: Plain | None = None) -> str:
     """Render a comparison as the text of one HTML file.
 
     Args:
-        comparison: What was measured, e.g. a ``Comparison``.
+        comparison: The measurements, e.g. a ``Comparison``.
         gallery: Token maps from ``collect_gallery``; None leaves them out.
 
     Returns:
@@ -92,7 +92,7 @@ def _embedded(data: dict[str, Any]) -> str:
 
 
 def _texts(entries: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """What the table shows of each entry, without units, for the script to say the same."""
+    """Return the numbers of each entry as the table shows them, without units, so that the script uses the same."""
     return [{c.name: c.text(entry[c.name]) for c in COLUMNS if c.title and c.name in entry} for entry in entries]
 
 
@@ -108,16 +108,16 @@ def _notices(found: dict[str, Any]) -> str:
     if found["demonstration"]:
         notices.append(
             "This is the built-in demonstration: a small model of foveate's own on generated scenes. "
-            "It shows how the report works and says nothing about your model. "
-            "For that, run foveate compare MODEL --data FOLDER."
+            "It shows how the report works, but says nothing about your model. "
+            "To compare settings for your model, run foveate compare MODEL --data FOLDER."
         )
     if not found["complete"]:
-        notices.append("The run was interrupted. This is what was measured until then; some settings may be missing.")
+        notices.append("The run was interrupted. These are the results up to that point; some settings may be missing.")
     return "".join(f'<p class="notice">{escape(text)}</p>' for text in notices)
 
 
 def _note(data: dict[str, Any]) -> str:
-    """Explain why there is no accuracy."""
+    """Return the note on the data, e.g. why there is no accuracy."""
     return f'<p class="lead">{escape(str(data["note"]))}</p>' if data.get("note") else ""
 
 
@@ -155,17 +155,17 @@ def _chart_in_words(found: dict[str, Any]) -> str:
         f"images per second, {words.whole_percent(e['mac_ratio'])} of the MACs"
         for e in front
     )
-    return f"{len(found['entries'])} settings. On the front, which no other setting beats on both axes: {described}."
+    return f"{len(found['entries'])} settings. On the Pareto front, which no other setting beats: {described}."
 
 
 def _how_measured(found: dict[str, Any]) -> str:
     images = found["data"].get("images")
     number = f"{images:,} images" if isinstance(images, int) else "the images"
     return (
-        f"Every setting saw the same {number}; agreement and KL compare its predictions on them with those of the "
-        "unreduced model, and accuracy, where there is any, with the labels. "
-        "Speed is the median over rounds in which the unreduced model, the setting and a model that cuts tokens "
-        "blindly ran in turn, so that drift affects all of them; the closer its quartiles, the more reliable a ratio."
+        f"Every setting saw the same {number}. Agreement and KL compare its predictions with those of the unreduced "
+        "model; accuracy, if there are labels, compares them with the labels. "
+        "Speed is the median over rounds in which the unreduced model, the setting and a model that drops tokens "
+        "blindly took turns, so that drift affects all of them. The closer the quartiles, the more reliable the ratio."
     )
 
 

@@ -13,7 +13,7 @@ Row = dict[str, Any]
 
 
 def table(entries: Sequence[Row], recommended: int | None) -> str:
-    """All entries, without columns of which nothing is known. A click on a head sorts the best to the top."""
+    """Return the table of all entries, without empty columns. A click on a header sorts the best to the top."""
     columns = known_columns((column for column in COLUMNS if column.title), entries)
     heads = _head("label", "Method", "ascending") + "".join(
         _head(c.name, c.title, "descending" if c.higher_is_better else "ascending") for c in columns
@@ -29,7 +29,7 @@ def table(entries: Sequence[Row], recommended: int | None) -> str:
 
 
 def refusals(refused: Sequence[Row]) -> str:
-    """List what was not run, and why."""
+    """List the settings that were not measured, and why."""
     if not refused:
         return ""
     items = "".join(

@@ -1,12 +1,12 @@
-// Token maps: where the patches of a picture are after each block of a model, or of two side by side.
+// Token maps: which token holds each patch after each block of a model, or of two models side by side.
 
 (() => {
   const { data, make, draw } = report;
   const gallery = data.gallery;
   if (!gallery || !gallery.models.length || !gallery.pictures.length) return;
 
-  const FADED = 0.8; // share of paper in a dropped patch
-  const TINTED = 0.35; // share in a fused one of its token's mean color
+  const FADED = 0.8; // share of the background color in a dropped patch
+  const TINTED = 0.35; // share of the token's mean color in a fused patch
   const OUTLINE = "#ffc400"; // rare in photographs, and visible on dark and bright ones
   const NOTHING = "nothing";
   const PLAIN = "plain";
@@ -15,7 +15,7 @@
   const play = document.getElementById("play");
   const state = { picture: 0, patch: null, timer: null };
   const pictures = gallery.pictures.map(() => null); // loaded when first shown
-  const panes = [makePane("Tokens of", false), makePane("beside", true)];
+  const panes = [makePane("Tokens of", false), makePane("next to", true)];
 
   function makePane(name, mayBeEmpty) {
     const models = gallery.models.map((model, index) => make("option", { value: index }, model.label));
@@ -40,12 +40,12 @@
     return gallery.models[Number(pane.select.value)] || null;
   }
 
-  /** The grid a pane is divided by; the plain picture has that of the model beside it. */
+  /** The patch grid of a pane; the plain picture uses that of the model next to it. */
   function gridOf(pane) {
     return (modelOf(pane) || modelOf(panes[0])).grid;
   }
 
-  /** Owner of each patch at a position of the slider: 0 is before the first block, b + 1 after block b. */
+  /** The token that holds each patch at a slider position: 0 is before the first block, b + 1 after block b. */
   function held(pane, position = Number(slider.value)) {
     const [rows, columns] = gridOf(pane);
     const owner = Int32Array.from({ length: rows * columns }, (_, patch) => patch);
@@ -67,12 +67,12 @@
 
   function caption(model, block, tokens, keys, patches) {
     if (block < 0) return `before block 0: ${patches} of ${patches} tokens`;
-    if (keys !== null) return `keys in block ${block}: ${keys} of ${patches}; the tokens stay`;
+    if (keys !== null) return `keys in block ${block}: ${keys} of ${patches}; all tokens stay`;
     if (model.ends && block === model.blocks - 1) return `in block ${block}: ${tokens} of ${patches} tokens, then none`;
     return `after block ${block}: ${tokens} of ${patches} tokens`;
   }
 
-  /** The picture and its pixels, once they are there. */
+  /** The picture and its pixels once loaded, else null. */
   function loaded(index) {
     if (pictures[index]) return pictures[index].ready ? pictures[index] : null;
     const image = new Image();
@@ -88,7 +88,7 @@
     return null;
   }
 
-  /** The mean color of every token that holds several patches. */
+  /** A function that returns the mean color of a token's patches. */
   function meanColors({ pixels }, [rows, columns], owner) {
     const { data: bytes, width, height } = pixels;
     const sums = new Map();
@@ -135,7 +135,7 @@
     if (state.patch !== null) highlight(context, cell, now.owner, grid, thin);
     pane.caption.textContent = modelOf(pane) ? now.text : "every patch is a token";
     const name = gallery.pictures[state.picture].name;
-    canvas.setAttribute("aria-label", `${name}, ${now.text}. Arrow keys go from patch to patch.`);
+    canvas.setAttribute("aria-label", `${name}, ${now.text}. Use the arrow keys to move between patches.`);
     return now;
   }
 
@@ -154,7 +154,7 @@
     context.globalAlpha = 1;
   }
 
-  /** Lines between patches of different tokens, where "counts" is true; at the rim a patch has no neighbor. */
+  /** Draw lines between patches of different tokens where "counts" is true; a patch at the rim has no neighbor. */
   function outline(context, cell, owner, [rows, columns], color, thick, counts, rim = false) {
     context.fillStyle = color;
     const half = Math.floor(thick / 2);
@@ -191,14 +191,14 @@
     if (!picture) return;
     const shown = panes.filter((pane) => pane.select.value !== NOTHING);
     const found = shown.map((pane) => [pane, drawPane(pane, picture)]);
-    const told = found.filter(([pane]) => modelOf(pane));
-    const named = ([pane, now]) => (told.length > 1 ? `${modelOf(pane).label} ${now.text}` : now.text);
-    slider.setAttribute("aria-valuetext", told.map(named).join("; "));
+    const described = found.filter(([pane]) => modelOf(pane));
+    const named = ([pane, now]) => (described.length > 1 ? `${modelOf(pane).label} ${now.text}` : now.text);
+    slider.setAttribute("aria-valuetext", described.map(named).join("; "));
     drawCounts();
-    words.textContent = state.patch === null ? "" : told.map(([pane, now]) => sentence(pane, now)).join(" ");
+    words.textContent = state.patch === null ? "" : described.map(([pane, now]) => sentence(pane, now)).join(" ");
   }
 
-  /** A bar above each place of the slider: how many tokens, or keys, the first model has there. */
+  /** A bar above each slider position: the share of tokens, or keys, that the first model has there. */
   function drawCounts() {
     const number = Number(slider.max) + 1;
     const bars = Array.from({ length: number }, (_, position) => {
@@ -216,7 +216,7 @@
     const mates = `shares its token with ${number - 1} ${number === 2 ? "other" : "others"}`;
     const what = ["was dropped", "has a token of its own"][number] || mates;
     const [row, column] = [Math.floor(state.patch / gridOf(pane)[1]), state.patch % gridOf(pane)[1]];
-    const most = overlaps ? " (of several tokens, the one it weighs most in)" : "";
+    const most = overlaps ? " (of its several tokens, the one where its weight is largest)" : "";
     return `${modelOf(pane).label}: the patch in row ${row + 1}, column ${column + 1} ${what}${most}.`;
   }
 

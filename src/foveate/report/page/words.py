@@ -1,4 +1,4 @@
-"""Numbers and names as text for people."""
+"""Numbers and names as display text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GAP = "\N{NARROW NO-BREAK SPACE}"  # a number and its unit stay on one line
 
 
 def cell(column: Column, value: Any) -> str:
-    """A value with its unit."""
+    """Format a value with its unit."""
     if not known(value):
         return NOTHING
     number = column.text(value).replace("<", f"<{GAP}")
@@ -23,12 +23,12 @@ def cell(column: Column, value: Any) -> str:
 
 
 def figure(entry: dict[str, Any], name: str) -> str:
-    """One value of an entry, as its column shows it."""
+    """Format one value of an entry as its column shows it."""
     return cell(BY_NAME[name], entry.get(name))
 
 
 def whole_percent(value: float | None) -> str:
-    """A share of 1 in whole per cent, for sentences."""
+    """Format a fraction in whole percent, for sentences."""
     return f"{numbers.whole_share(value)}{GAP}%" if known(value) and value is not None else NOTHING
 
 

@@ -1,0 +1,136 @@
+"""Breaks of evaluation, tasks, data and drawing."""
+
+from __future__ import annotations
+
+from .entry import COLUMNS, SIDE_BY_SIDE, TASKS, Break, broken
+
+BREAKS: list[Break] = [
+    broken(
+        "main directions not centered",
+        "drawing/features.py",
+        "torch.linalg.svd(flat - flat.mean(dim=0), full_matrices=False)",
+        "torch.linalg.svd(flat, full_matrices=False)",
+        "drawing/test_feature_picture.py",
+    ),
+    broken(
+        "main directions black",
+        "drawing/features.py",
+        "rescale(value) * 255 for",
+        "rescale(value) for",
+        "drawing/test_feature_picture.py",
+    ),
+    broken(
+        "pictures not written atomically",
+        "cli/show.py",
+        "        image.save(temporary)\n        temporary.replace(target)",
+        "        image.save(target)",
+        "drawing/test_show_command.py",
+    ),
+    broken(
+        "almost all is shown as all",
+        "evaluation/numbers.py",
+        "return 99.9",
+        "return 100.0",
+        COLUMNS + "only_all_is_100_and_only_none_is_0",
+    ),
+    broken(
+        "halves are rounded up",
+        "evaluation/numbers.py",
+        "rounded = round(value, 1)",
+        "rounded = math.floor(10 * value + 0.5) / 10",
+        COLUMNS + "halves_go_to_even",
+    ),
+    broken(
+        "models predict in a fixed order",
+        "evaluation/side_by_side.py",
+        "for name in rotated(list(models), turn):",
+        "for name in models:",
+        SIDE_BY_SIDE + "models_take_turns_in_rotating_order",
+    ),
+    broken(
+        "variants are timed in a fixed order",
+        "evaluation/timing.py",
+        "for name in rotated(names, len(results))})",
+        "for name in names})",
+        "evaluation/test_measure_speed.py::test_each_round_times_every_variant_once_and_the_order_rotates",
+    ),
+    broken(
+        "a batch counts for some models only",
+        "evaluation/side_by_side.py",
+        "added = {name: copy.copy(found.metrics[name]) for name in models}",
+        "added = found.metrics",
+        SIDE_BY_SIDE + "a_batch_counts_for_all_models_or_for_none",
+    ),
+    broken(
+        "the limit counts batches",
+        "evaluation/side_by_side.py",
+        "        seen += left\n",
+        "        seen += 1\n",
+        "cli/test_cli_train.py::test_evaluation_side_by_side",
+        SIDE_BY_SIDE + "the_limit_is_a_number_of_images",
+    ),
+    broken(
+        "a column is missing in the CSV file",
+        "evaluation/columns.py",
+        "        if column.name in row:\n",
+        "        if column.name in row and column.title:\n",
+        COLUMNS + "the_csv_file_has_every_column",
+    ),
+    broken(
+        "a field has no column",
+        "evaluation/columns.py",
+        '    Column("params", "parameters"),\n',
+        "",
+        COLUMNS + "every_field_of_an_entry_has_a_column",
+    ),
+    broken(
+        "divergence measured from the reduced model",
+        "tasks/classification.py",
+        "self.divergence += float(divergence(reference, prediction))",
+        "self.divergence += float(divergence(prediction, reference))",
+        TASKS + "agreement_and_divergence_are_those_of_the_reference",
+    ),
+    broken(
+        "unknown labels are counted as misses",
+        "tasks/classification.py",
+        "self.labeled += int(known.sum())",
+        "self.labeled += len(targets)",
+        TASKS + "metrics_by_hand",
+    ),
+    broken(
+        "soft labels are smoothed again",
+        "tasks/classification.py",
+        "smoothing = self.smoothing if targets.dim() == 1 else 0.0",
+        "smoothing = self.smoothing",
+        TASKS + "labels_are_smoothed_once",
+    ),
+    broken(
+        "a target stays as it was while its image is transformed",
+        "data/reading.py",
+        "image, target = rules.transformed(transform, sample)",
+        "image, target = rules.transformed(transform, sample)[0], sample.target",
+        TASKS + "a_task_with_masks_is_an_addition",
+    ),
+    broken(
+        "nested targets stay on their device",
+        "tasks/base.py",
+        "return {key: to_device(value, device) for key, value in targets.items()}",
+        "return dict(targets)",
+        TASKS + "targets_of_any_kind_are_moved_divided_and_cut",
+    ),
+    broken(
+        "every epoch has the same order",
+        "data/order.py",
+        "shuffled(self.count, self.seed, number)",
+        "shuffled(self.count, self.seed, 0)",
+        "data/test_loader.py::test_seeds_and_epochs_change_the_order_and_nothing_else_does",
+    ),
+    broken(
+        "two processes get the same images",
+        "data/order.py",
+        "[self.rank :: self.world]",
+        "[max(self.rank - 1, 0) :: self.world]",
+        "data/test_loader.py::test_processes_together_see_each_batch_of_one_process",
+        "data/test_loader.py::test_images_of_all_processes_are_those_of_one_bit_for_bit",
+    ),
+]
