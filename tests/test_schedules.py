@@ -169,7 +169,13 @@ def test_blocks_that_do_not_rise_are_refused(blocks):
         KeepRate(0.7, blocks=blocks)
 
 
-@pytest.mark.parametrize("blocks", [(3, 6, 9), (-1,), (0.5,), (True,)])
+@pytest.mark.parametrize("block", [0.5, True])
+def test_blocks_that_are_no_numbers_of_blocks_are_refused(block):
+    with pytest.raises(PlanError, match=f"must be whole numbers, counted from 0; got {block}"):
+        KeepRate(0.7, blocks=(block,))
+
+
+@pytest.mark.parametrize("blocks", [(3, 6, 9), (-1,)])
 def test_blocks_the_model_does_not_have_are_refused(blocks):
     with pytest.raises(PlanError, match=re.escape(f"KeepRate.blocks={blocks} but the model has 6 blocks (0..5)")):
         KeepRate(0.7, blocks=blocks).counts(TopK(), depth=6, n=196)

@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from foveate.adapters import Reduced, Trace, detach_, inspect, reducer_of, spread_to_patches
+from foveate.adapters import Encoded, Family, Reduced, Trace, detach_, inspect, reducer_of, spread_to_patches
 from foveate.costs import Cost
 from foveate.methods.base import Method
+from foveate.methods.validation import shown
 from foveate.reductions import Reduction, UnitQK, as_reduction
 from foveate.schedules import Schedule
 
@@ -46,6 +47,8 @@ def reduce_(
         PlanError: if the model or the method cannot follow the schedule.
         ValueError: if the model is already reduced. After any error the model is unchanged.
     """
+    if method is None:
+        raise TypeError("reduce_ needs a method such as ToMe(), or a name such as 'tome'; got None.")
     return Reduction(method, schedule, exact_last_block, unit_qk).apply_(model)  # type: ignore[arg-type]
 
 
@@ -105,6 +108,8 @@ def reduced(
 
     Takes the arguments of ``reduce_``, or a ``Reduction``.
     """
+    if method is None:
+        raise TypeError("reduced needs a method such as ToMe(), a name such as 'tome', or a Reduction; got None.")
     as_reduction(method, schedule, exact_last_block, unit_qk).apply_(model)
     try:
         yield model
@@ -137,8 +142,23 @@ def trace(model: nn.Module, images: Tensor, **options: Any) -> Trace:
         raise ValueError(
             f"{type(family.reduction.method).__name__} removes no tokens in training mode. Call model.eval() first."
         )
-    encoded = family.encode(images, record=True, **options)
+    encoded = _recorded(family, images, options)
     return Trace.of(encoded, family.grid_for(*images.shape[-2:]), family.num_prefix)
+
+
+def _recorded(family: Family, images: Tensor, options: dict[str, Any]) -> Encoded:
+    """Run embedding and blocks; if that fails, the error tells how the images differ from the weights."""
+    try:
+        return family.encode(images, record=True, **options)
+    except (NotImplementedError, RuntimeError) as error:
+        weights = next(family.model.parameters())
+        given = (images.dtype, images.device, images.layout)
+        if given == (weights.dtype, weights.device, weights.layout):
+            raise
+        raise ValueError(
+            f"The images are {given[0]} on {given[1]} ({given[2]}), but the model's weights are {weights.dtype} on "
+            f"{weights.device}. Use images.to(device, dtype)."
+        ) from error
 
 
 def features(model: nn.Module, images: Tensor, block: int | Sequence[int] = -1, **options: Any) -> Any:
@@ -157,13 +177,15 @@ def features(model: nn.Module, images: Tensor, block: int | Sequence[int] = -1, 
     """
     family = inspect(model)
     depth = len(family.blocks)
+    if not isinstance(block, int | Sequence):
+        raise TypeError(f"block must be a number or a list of numbers, got {shown(block)}.")
     wanted: list[int] = [block] if isinstance(block, int) else list(block)
     for number in wanted:
         if isinstance(number, bool) or not isinstance(number, int):
-            raise TypeError(f"block must be a number or a list of numbers, got {block!r}.")
+            raise TypeError(f"block must be a number or a list of numbers, got {shown(block)}.")
         if not -depth <= number < depth:
             raise IndexError(f"The model has {depth} blocks (0..{depth - 1}); got block {number}.")
-    encoded = family.encode(images, record=True, **options)
+    encoded = _recorded(family, images, options)
     grid = family.grid_for(*images.shape[-2:])
     maps = []
     for number in wanted:

@@ -61,7 +61,7 @@ class Plan:
     counts: tuple[int, ...]
     exact_last_block: bool = False
     soft_blocks: tuple[int, ...] = ()
-    """Blocks in which the method acts without removing tokens, as search modules do."""
+    """Blocks in which the method acts on tokens that all stay: training modules, or EViT that fuses a single one."""
 
     def before(self, block: int) -> int:
         """Patch tokens (or keys) available to the reduction in ``block``."""
@@ -180,9 +180,9 @@ def make_plan(
         return Plan(Site.POST_ATTN, n, (n,) * depth, exact_last_block)
     counts = _counts(shape, method, schedule, exact_last_block)
     _check_tokens_left(shape, method, schedule, counts)
-    soft_blocks: tuple[int, ...] = ()
-    if schedule is None and isinstance(method, LearnedMethod):
-        soft_blocks = method.soft_blocks(depth)
+    if schedule is not None:
+        return Plan(method.site, n, counts, exact_last_block, schedule.soft_blocks(method, depth, n))
+    soft_blocks = method.soft_blocks(depth) if isinstance(method, LearnedMethod) else ()
     if exact_last_block and depth - 1 in soft_blocks:
         raise PlanError(
             f"{type(method).__name__} also acts in the last block, where exact_last_block leaves no patch tokens. "

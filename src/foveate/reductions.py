@@ -15,6 +15,7 @@ from foveate.methods.base import Method
 from foveate.methods.options import build, changed_options, method_text
 from foveate.methods.options import describe as method_to_dict
 from foveate.methods.options import parse as parse_method
+from foveate.methods.validation import shown
 from foveate.schedules import Schedule, schedule_from_dict, schedule_to_dict
 from foveate.schedules_text import as_schedule, read_schedule, schedule_code, schedule_text, schedule_words
 
@@ -52,16 +53,16 @@ class Reduction:
         object.__setattr__(self, "schedule", as_schedule(schedule))
         if isinstance(self.method, type) or not isinstance(self.method, Method | None):
             raise TypeError(
-                f"method must be an instance such as ToMe(), or a name such as 'tome'; got {self.method!r}."
+                f"method must be an instance such as ToMe(), or a name such as 'tome'; got {shown(self.method)}."
             )
         if isinstance(self.schedule, type) or not isinstance(self.schedule, Schedule | None):
-            raise TypeError(f"schedule must be a Keep, KeepRate, RemovePerBlock or Budget; got {self.schedule!r}.")
+            raise TypeError(f"schedule must be a Keep, KeepRate, RemovePerBlock or Budget; got {shown(self.schedule)}.")
         if self.method is None and self.schedule is not None:
             raise ValueError(f"{self.schedule!r} needs a method, such as ToMe().")
         if not isinstance(self.exact_last_block, bool):
-            raise TypeError(f"exact_last_block must be True or False, got {self.exact_last_block!r}.")
-        if self.unit_qk not in (None, "fixed", "learned"):
-            raise ValueError(f"unit_qk must be 'fixed', 'learned' or None; got {self.unit_qk!r}.")
+            raise TypeError(f"exact_last_block must be True or False, got {shown(self.exact_last_block)}.")
+        if not isinstance(self.unit_qk, str | None) or self.unit_qk not in (None, "fixed", "learned"):
+            raise ValueError(f"unit_qk must be 'fixed', 'learned' or None; got {shown(self.unit_qk)}.")
 
     @property
     def is_identity(self) -> bool:
@@ -81,6 +82,8 @@ class Reduction:
 
     def plan(self, shape: ModelShape) -> Plan:
         """Resolve the counts after each block for a model of this shape."""
+        if not isinstance(shape, ModelShape):
+            raise TypeError(f"shape must be a ModelShape, as from fv.inspect(model).shape(); got {shown(shape)}.")
         return make_plan(shape, self.method, self.schedule, self.exact_last_block)
 
     def with_schedule(self, schedule: Schedule | None) -> Reduction:
@@ -107,7 +110,7 @@ class Reduction:
         if data is None:
             return Reduction()
         if not isinstance(data, Mapping):
-            raise ValueError(f"A stored reduction must be a mapping, got {data!r:.80}.")
+            raise ValueError(f"A stored reduction must be a mapping, got {shown(data, 80)}.")
         _check_stored(data)
         method, schedule = data.get("method"), data.get("schedule")
         if isinstance(schedule, Mapping) and schedule.get("kind") == OWN_COUNTS:
@@ -125,6 +128,8 @@ class Reduction:
 
         An empty text is the identity.
         """
+        if not isinstance(text, str):
+            raise TypeError(f"text must be a string such as 'tome --budget 0.5', got {type(text).__name__}.")
         words = shlex.split(text)
         method = words.pop(0) if words and not words[0].startswith("--") else None
         exact, unit_qk = "--exact-last-block" in words, None

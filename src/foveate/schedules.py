@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from foveate.methods.base import Method, Site, middle_blocks
+from foveate.methods.validation import shown
 
 
 class PlanError(ValueError):
@@ -27,6 +28,10 @@ class Schedule(ABC):
     @abstractmethod
     def counts(self, method: Method, depth: int, n: int) -> tuple[int, ...]:
         """Patch tokens after each of ``depth`` blocks, starting from ``n``; at the kv site, keys in each block."""
+
+    def soft_blocks(self, method: Method, depth: int, n: int) -> tuple[int, ...]:
+        """Blocks in which the method acts although no token goes."""
+        return ()
 
 
 @dataclass(frozen=True, init=False)
@@ -44,11 +49,13 @@ class Keep(Schedule):
 
     def __init__(self, plan: Sequence[int] | Mapping[int, int]) -> None:
         named = isinstance(plan, Mapping)
-        pairs = tuple(sorted(plan.items())) if isinstance(plan, Mapping) else tuple(enumerate(plan))
+        if not named and (isinstance(plan, str) or not isinstance(plan, Sequence)):
+            raise PlanError(f"Keep takes a list with one count per block, or {{block: count}}; got {shown(plan)}.")
+        pairs = tuple(plan.items()) if isinstance(plan, Mapping) else tuple(enumerate(plan))
         for number in (x for pair in pairs for x in pair):
             if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-                raise PlanError(f"Keep takes whole numbers of at least 0; got {number!r} in {plan!r}.")
-        object.__setattr__(self, "pairs", pairs)
+                raise PlanError(f"Keep takes whole numbers of at least 0; got {shown(number)} in {shown(plan)}.")
+        object.__setattr__(self, "pairs", tuple(sorted(pairs)))
         object.__setattr__(self, "listed", not named)
 
     def __repr__(self) -> str:
@@ -86,7 +93,7 @@ class KeepRate(Schedule):
     def __post_init__(self) -> None:
         if isinstance(self.rate, bool) or not isinstance(self.rate, (int, float)) or not 0 < self.rate <= 1:
             hint = f" For {self.rate:g} % write {self.rate / 100:g}." if _is_percent(self.rate) else ""
-            raise PlanError(f"KeepRate.rate is the fraction kept, in (0, 1]; got {self.rate!r}.{hint}")
+            raise PlanError(f"KeepRate.rate is the fraction kept, in (0, 1]; got {shown(self.rate)}.{hint}")
         object.__setattr__(self, "blocks", _as_blocks("KeepRate", self.blocks))
 
     def counts(self, method: Method, depth: int, n: int) -> tuple[int, ...]:
@@ -102,6 +109,13 @@ class KeepRate(Schedule):
             counts.append(current)
         return tuple(counts)
 
+    def soft_blocks(self, method: Method, depth: int, n: int) -> tuple[int, ...]:
+        sites = middle_blocks(depth, 3) if self.blocks is None else self.blocks
+        counts = (n, *self.counts(method, depth, n))
+        stages = ((stage, block, counts[block]) for stage, block in enumerate(sites, start=1))
+        acts = [b for s, b, left in stages if counts[b + 1] == left and method.acts_on_all(self.rate, left, n, s)]
+        return tuple(acts) if self.rate < 1 else ()
+
 
 @dataclass(frozen=True)
 class RemovePerBlock(Schedule):
@@ -112,7 +126,7 @@ class RemovePerBlock(Schedule):
 
     def __post_init__(self) -> None:
         if isinstance(self.r, bool) or not isinstance(self.r, int) or self.r < 0:
-            raise PlanError(f"RemovePerBlock.r must be a whole number of at least 0, got {self.r!r}.")
+            raise PlanError(f"RemovePerBlock.r must be a whole number of at least 0, got {shown(self.r)}.")
 
     def counts(self, method: Method, depth: int, n: int) -> tuple[int, ...]:
         counts, current = [], n
@@ -140,7 +154,7 @@ class Budget(Schedule):
         value = self.fraction
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
             hint = f" For {value:g} % write {value / 100:g}." if _is_percent(value) else ""
-            raise PlanError(f"Budget.fraction is a share of the MACs, in (0, 1]; got {value!r}.{hint}")
+            raise PlanError(f"Budget.fraction is a share of the MACs, in (0, 1]; got {shown(value)}.{hint}")
         object.__setattr__(self, "blocks", _as_blocks("Budget", self.blocks))
 
     def __repr__(self) -> str:
@@ -189,7 +203,11 @@ def schedule_from_dict(data: Mapping[str, Any]) -> Schedule:
 def _as_blocks(name: str, blocks: Sequence[int] | int | None) -> tuple[int, ...] | None:
     if blocks is None:
         return None
+    if not isinstance(blocks, int | Sequence) or isinstance(blocks, str | bytes):
+        raise PlanError(f"{name}.blocks must be a list of blocks such as (3, 6, 9), got {shown(blocks)}.")
     blocks = (blocks,) if isinstance(blocks, int) else tuple(blocks)
+    if wrong := [block for block in blocks if isinstance(block, bool) or not isinstance(block, int)]:
+        raise PlanError(f"{name}.blocks must be whole numbers, counted from 0; got {shown(wrong[0])}.")
     if list(blocks) != sorted(set(blocks)):
         raise PlanError(f"{name}.blocks must rise without repeats, got {blocks}.")
     return blocks

@@ -119,7 +119,9 @@ def load(directory: str | os.PathLike[str], model: nn.Module | None = None) -> n
     reduction = Reduction.from_dict(manifest.get("reduction"))
     if model is None:
         model = _rebuild(manifest.get("model"), folder)
-    else:  # try on a second root over its modules, and check everything, before the model itself changes
+    else:
+        inspect(model)  # refuses what is not a supported model
+        # try on a second root over its modules, and check everything, before the model itself changes
         _check_fit(reduction.apply_(copy_root(model)), tensors, folder)
     reduction.apply_(model)
     _check_fit(model, tensors, folder)

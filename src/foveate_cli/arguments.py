@@ -129,6 +129,12 @@ def add_data(parser: argparse.ArgumentParser, *, limit: str, required: bool = Fa
     )
 
 
+def add_untrained(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--untrained", action="store_true", help="accept random weights, to measure speeds; decisions then mean nothing"
+    )
+
+
 def add_batch_size(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--batch-size",

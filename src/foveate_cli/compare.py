@@ -13,6 +13,7 @@ from foveate_cli.arguments import (
     add_json,
     add_methods,
     add_model,
+    add_untrained,
     positive_float,
 )
 
@@ -82,4 +83,5 @@ def add_parser(commands: Commands) -> None:
         help="folder of the report; default: foveate-report",
     )
     parser.add_argument("--resume", action="store_true", help="continue the interrupted run in --out")
+    add_untrained(parser)
     add_json(parser)

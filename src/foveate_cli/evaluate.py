@@ -12,6 +12,7 @@ from foveate_cli.arguments import (
     add_methods,
     add_model,
     add_schedule,
+    add_untrained,
 )
 
 DESCRIPTION = "Evaluate a model on images, unreduced and reduced: accuracy, agreement, MACs and speed."
@@ -40,4 +41,5 @@ def add_parser(commands: Commands) -> None:
     )
     add_batch_size(parser)
     add_device(parser)
+    add_untrained(parser)
     add_json(parser)

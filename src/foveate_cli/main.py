@@ -27,6 +27,8 @@ examples:
 exit codes: 0 success, 1 a printed number does not hold (tables), 2 wrong input, 130 interrupted"""
 
 COMMANDS = (compare, cost, speed, evaluate, methods, tables, show, train, recipes)
+LONGEST = 1500
+"""The longest error message that is printed, in characters."""
 BAD_INPUT, INTERRUPTED, CLOSED_PIPE = 2, 130, 141  # the last two are 128 + the signal's number, as in shells
 
 
@@ -58,9 +60,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         if "--traceback" in arguments:
             traceback.print_exc()
-        print(f"foveate: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"foveate: {_one_line(error)}", file=sys.stderr)
         return BAD_INPUT
     return code
+
+
+def _one_line(error: Exception) -> str:
+    """Return the message in one line; the middle of a very long one is left out."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
 
 
 def _is_user_error(error: Exception) -> bool:

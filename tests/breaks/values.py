@@ -9,7 +9,8 @@ BREAKS: list[Break] = [
         "manifest written before the weights",
         "storage.py",
         'manifest |= {"weights": weights.name, "weights_checksum": write_tensors(weights, tensors)}',
-        'manifest |= {"weights": weights.name}\n            write_text(folder / MANIFEST, json.dumps(sealed(manifest)))\n'
+        'manifest |= {"weights": weights.name}\n'
+        "            write_text(folder / MANIFEST, json.dumps(sealed(manifest)))\n"
         '            manifest |= {"weights_checksum": write_tensors(weights, tensors)}',
         STORAGE + "a_crash_or_a_full_disk_while_saving_leaves_the_old_model_and_nothing_else",
     ),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+import transformers
 from PIL import Image
 from safetensors.torch import save_file
 
@@ -94,14 +95,20 @@ def test_json_is_the_stored_document(capsys, tmp_path, saved, photos):
         assert key in words.EPILOG, f"--help does not document {key}"
 
 
-def test_random_weights_are_called_random(capsys, tmp_path, photos):
-    code = main(
-        ["compare", MODEL, "--data", str(photos), *QUICK, "--limit", "2", "--out", str(tmp_path), "--image-size", "96"]
-    )
+def test_weights_that_nobody_trained_are_not_judged(capsys, tmp_path, photos):
+    line = ["compare", MODEL, "--data", str(photos), *QUICK, "--limit", "2", "--image-size", "96"]
+    line += ["--out", str(tmp_path)]
+    assert main(line) == 2
     printed, err = capsys.readouterr()
-    assert code == 0
-    assert "weights are random" in err
+    assert "parameters that nobody trained" in err
+    assert "--pretrained or --weights" in err
+    assert not printed
+    assert not list(tmp_path.iterdir())
+    assert main([*line, "--untrained"]) == 0
+    printed, err = capsys.readouterr()
     assert "weights are random" in printed
+    assert "of decisions unchanged" not in printed
+    assert json.loads((tmp_path / "results.json").read_text())["recommendation"]["entry"] is None
     assert "has 2 named classes, but the model predicts 1000" in printed
 
 
@@ -281,3 +288,15 @@ def test_without_a_model_the_demonstration_runs_and_says_so(capsys, tmp_path, mo
         "source": "scenes:", "split": "val", "images": 12, "labelled": True, "note": "", "broken": 0
     }  # fmt: skip
     assert all(0 < entry.on_object < 100 for entry in stored.entries)
+
+
+def test_a_headless_checkpoint_of_transformers_is_not_judged(capsys, tmp_path, photos):
+    config = transformers.Dinov2Config(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, image_size=32, patch_size=8
+    )
+    transformers.Dinov2Model(config).save_pretrained(tmp_path / "headless")
+    for name in ("compare", "eval"):
+        line = [name, f"hf:{tmp_path / 'headless'}", "--data", str(photos), "--split", "all"]
+        assert main(line) == 2
+        err = capsys.readouterr().err.splitlines()[-1]
+        assert "2 parameters that nobody trained (classifier.bias, classifier.weight)" in err

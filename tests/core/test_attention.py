@@ -144,3 +144,15 @@ def test_scores_of_half_precision_heads_are_float32_and_sum_to_one(qkv, dtype):
     row = class_row(*(t.to(dtype) for t in qkv[:2]))
     assert row.dtype is torch.float32
     assert torch.allclose(row.sum(dim=1), torch.ones(BATCH), atol=1e-6)
+
+
+def test_attention_from_others_leaves_out_the_diagonal(monkeypatch):
+    q, k, v = (torch.randn(3, 2, 7, 4, generator=torch.Generator().manual_seed(i)) for i in range(3))
+    weights = attention.attention_weights(q, k)
+    expected = sum(weights[:, :, i] * (torch.arange(7) != i) for i in range(7)).sum(dim=1)
+    for elements in (2**24, 40, 14):  # at once, one image at a time, and a few rows at a time
+        monkeypatch.setattr(attention, "CACHED_ELEMENTS", elements)
+        monkeypatch.setattr(attention, "STREAM_ELEMENTS", elements)
+        scored = attend_and_score(q, k, v, from_others=True)
+        torch.testing.assert_close(scored.received, expected)
+        torch.testing.assert_close(scored.attended, attend_and_score(q, k, v).attended)

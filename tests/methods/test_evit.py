@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
+import foveate as fv
 from foveate import EViT, KeepRate
 from foveate.core import pool_size
 from foveate.methods import BlockView
+from zoo import PATCHES, images, make
 
 BATCH, PREFIX, N, CHANNELS = 2, 2, 9, 4
 
@@ -77,3 +80,38 @@ def test_the_fused_token_stands_for_every_patch_that_was_not_kept(view):
 def test_keeping_no_patch_leaves_the_prefix_alone(view, fuse):
     method = EViT(fuse=fuse)
     assert torch.equal(method.combine(view, method.assign(view, 0)), view.tokens[:, :PREFIX])
+
+
+@pytest.mark.parametrize(("rate", "acts"), [(0.96, True), (0.98, False), (1.0, False)])
+def test_a_single_token_left_over_is_scaled_by_its_attention_as_in_the_published_code(rate, acts):
+    """36 patches: at 0.96 ceil(34.56) = 35 stay and one is fused with none; at 0.98 ceil(35.28) = 36 stay."""
+    model, x = make("timm-cls"), images()
+    with torch.no_grad():
+        whole = model(x)
+        fv.reduce_(model, EViT(), KeepRate(rate, blocks=(1,)))
+        assert model.foveate.plan.counts == (PATCHES,) * len(model.blocks)
+        assert model.foveate.plan.acts_in(1) == acts
+        assert torch.equal(model(x), whole) != acts
+        if acts:
+            torch.testing.assert_close(model(x), scaled_by_hand(model, x))
+            with FlopCounterMode(display=False) as counter:
+                model(x[:1])
+            assert fv.cost(model).macs == counter.get_total_flops() // 2
+
+
+def scaled_by_hand(model, x: Tensor) -> Tensor:
+    """A timm ViT whose block 1 multiplies its least attentive patch by the class token's attention to it."""
+    stream = model.norm_pre(model._pos_embed(model.patch_embed(x)))
+    for index, block in enumerate(model.blocks):
+        if index != 1:
+            stream = block(stream)
+            continue
+        normed, attn = block.norm1(stream), block.attn
+        q, k, _ = attn.qkv(normed).unflatten(2, (3, attn.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        row = ((q[:, :, :1] @ k.transpose(2, 3)) * attn.scale).softmax(-1).mean(1)[:, 0, 1:]
+        stream = stream + block.drop_path1(block.ls1(attn(normed)))
+        for image in range(len(x)):
+            least = int(row[image].argmin())
+            stream[image, 1 + least] *= row[image, least]
+        stream = stream + block.drop_path2(block.ls2(block.mlp(block.norm2(stream))))
+    return model.head(model.norm(stream)[:, 0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 import foveate as fv
 from foveate import PoWER, PoWERSearch, TokenPooling, ToMe
+from foveate.core import keep_topk
 from foveate.methods import BlockView
 from foveate.methods.power import (
     SoftExtract,
@@ -272,3 +274,40 @@ def test_the_search_leaves_with_the_reduction():
     added = [name for name in model.state_dict() if name not in names]
     assert added == [f"foveate.learned.{block}.retention" for block in range(DEPTH)]
     assert list(fv.restore_(model).state_dict()) == names
+
+
+@pytest.mark.parametrize("method", [PoWER(), PoWERSearch()])
+def test_self_attention_can_be_left_out_of_significance(view, method):
+    others = view.attn_received.flip(1)
+    view = dataclasses.replace(view, attn_received=None, attn_from_others=others)
+    plain = dataclasses.replace(view, attn_received=others, attn_from_others=None)
+    without = dataclasses.replace(method, self_attention=False)
+    assert without.needs(True) == {"attn_from_others"}
+    found, expected = (m.combine(v, m.assign(v, N)) for m, v in ((without, view), (method, plain)))
+    assert torch.equal(found, expected)
+
+
+def test_a_model_ranks_by_the_attention_of_others():
+    model = fv.reduce_(make("timm-cls"), PoWER(self_attention=False), fv.Keep({1: 9}))
+    seen = []
+
+    def assign(self, view, keep):
+        seen.append(view)
+        return keep_topk(view.attn_from_others, keep)
+
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(PoWER, "assign", assign)
+        model(images())
+        x = model.blocks[0](model._pos_embed(model.patch_embed(images())))
+        attn = model.blocks[1].attn
+        q, k, _ = attn.qkv(model.blocks[1].norm1(x)).unflatten(2, (3, attn.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        weights = ((q @ k.transpose(2, 3)) * attn.scale).softmax(-1)
+    own = weights.diagonal(dim1=2, dim2=3)
+    torch.testing.assert_close(seen[0].attn_from_others, (weights.sum(2) - own).sum(1)[:, 1:])
+
+
+def test_masses_are_rounded_down_to_one_at_least_as_published():
+    assert hard_counts([30.5, 20.99995, 12.0, 15.5, 0.2], round_down=True) == [30, 21, 12, 12, 1]
+    model = search()
+    set_masses(model, [30.5, 20.25, 12.0, 15.5])
+    assert found_counts(model, round_down=True) == [30, 20, 12, 12]

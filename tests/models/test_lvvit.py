@@ -1,11 +1,29 @@
 """LV-ViT: its stem, its two heads, and that tokens can be removed from it."""
 
+import json
+
 import pytest
 import timm
 import torch
+from safetensors.torch import save_file
 from torch.utils.flop_counter import FlopCounterMode
 
 import foveate as fv
+from foveate.adapters import inspect
+
+OPTIONS_BEFORE = (
+    "num_classes",
+    "in_chans",
+    "img_size",
+    "patch_size",
+    "embed_dim",
+    "depth",
+    "num_heads",
+    "class_token",
+    "global_pool",
+    "fc_norm",
+)
+"""Options in saved folders before ``norm_eps`` was among them."""
 
 
 def small(**options) -> torch.nn.Module:
@@ -129,3 +147,48 @@ def test_a_reduced_one_takes_images_of_another_size():
     assert fv.cost(model).macs == counter.get_total_flops() // 2
     with pytest.raises(ValueError, match="cannot change its patch size, got 8 x 8"):
         model.set_input_size(patch_size=8)
+
+
+def test_norms_have_the_eps_of_the_published_code():
+    norms = [module for module in small().modules() if isinstance(module, torch.nn.LayerNorm)]
+    assert len(norms) == 7
+    assert {norm.eps for norm in norms} == {1e-5}
+
+
+def test_folders_saved_with_the_former_eps_keep_their_outputs(tmp_path):
+    before = small(norm_eps=1e-6)
+    options = {name: value for name, value in inspect(before).build_options().items() if name in OPTIONS_BEFORE}
+    architecture = {"library": "timm", "architecture": "lvvit_small", "options": options}
+    weights = "model-00000000.safetensors"
+    save_file(before.state_dict(), tmp_path / weights)
+    manifest = {"format": 1, "weights": weights, "model": architecture, "reduction": None}
+    (tmp_path / "foveate.json").write_text(json.dumps(manifest))
+    with torch.no_grad():
+        assert torch.equal(fv.load(tmp_path)(photos()), before(photos()))
+        assert torch.equal(fv.load(fv.save(before, tmp_path / "again"))(photos()), before(photos()))
+
+
+def test_heads_and_class_token_start_as_in_the_published_code():
+    model = small(embed_dim=384, num_heads=6, depth=1, num_classes=1000)
+    assert model.cls_token.std().item() == pytest.approx(0.02, rel=0.2)
+    for head in (model.head, model.aux_head):
+        assert head.weight.std().item() == pytest.approx(0.02, rel=0.01)
+        assert not head.bias.any()
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "depth", "heads", "skip", "stem", "millions"),
+    [
+        ("lvvit_tiny", 240, 12, 4, 1.0, 64, 8.5),
+        ("lvvit_small", 384, 16, 6, 2.0, 64, 26),
+        ("lvvit_medium", 512, 20, 8, 2.0, 64, 56),
+        ("lvvit_large", 768, 24, 12, 3.0, 128, 150),
+    ],
+)
+def test_the_four_sizes_are_those_of_the_published_code(name, width, depth, heads, skip, stem, millions):
+    with torch.device("meta"):
+        model = timm.create_model(name)
+    found = (model.embed_dim, len(model.blocks), model.blocks[0].attn.num_heads, model.skip, model.stem_width)
+    assert found == (width, depth, heads, skip, stem)
+    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.3)
+    assert model.blocks[0].ls1(torch.ones(())).item() == pytest.approx(1 / skip)

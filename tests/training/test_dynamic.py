@@ -7,6 +7,7 @@ from torch.nn.functional import cross_entropy
 
 import foveate as fv
 from foveate.adapters import CHILD
+from foveate.adapters.pooling import tagged_weights
 from foveate.tasks import Classification
 from foveate.training.dynamic import Dynamic, kept_shares, ratio_loss, token_loss
 from foveate.training.loop import Run
@@ -130,6 +131,20 @@ def test_a_run_keeps_the_backbone_then_lets_it_go(images_folder, tmp_path):
     assert trained.foveate.plan.counts == (16, 8, 4)
 
 
+def test_class_token_and_positions_can_stay_as_they_are(images_folder, tmp_path):
+    """The published code's optimizer leaves them out."""
+    frozen = ("cls_token", "pos_embed")
+    config = small_config(images_folder, *TRAINED, "model.freeze_parameters=cls_token,pos_embed", "run.steps=3")
+    run = Run(config, tmp_path)
+    before = {name: p.detach().clone() for name, p in run.objective.model.named_parameters()}
+    trained = {id(p) for group in run.optimizer.param_groups for p in group["params"]}
+    assert {name for name, p in run.objective.model.named_parameters() if id(p) not in trained} == set(frozen)
+    run.train()
+    assert all(torch.equal(run.objective.model.get_parameter(name), before[name]) for name in frozen)
+    with pytest.raises(ValueError, match="freeze_parameters names 'class_token'"):
+        Run(small_config(images_folder, *TRAINED, "model.freeze_parameters=class_token"), tmp_path / "other")
+
+
 def test_two_runs_give_the_same_curve(images_folder, tmp_path):
     curves = [Run(small_config(images_folder, *TRAINED), tmp_path / name).train().history for name in ("a", "b")]
     assert curves[0][-1]["train"] == curves[1][-1]["train"]
@@ -163,6 +178,31 @@ def test_a_frozen_backbone_gathers_no_statistics():
         made.before_step(Moment(0, epoch))
         made(*photos())
         assert torch.equal(means, before) != moves
+
+
+def test_lvvits_losses_are_the_published_codes():
+    """Cross-entropy and KL of the class head alone; KL of the second head's predictions instead of a token MSE."""
+    made = lvvit()
+    objective = Dynamic(made, kl=1.0, tokens=1.0, ratio=1.0, teacher=initial_teacher(made)).train()
+    with torch.no_grad():
+        for head in (made.head, made.aux_head):  # a teacher that differs from the student
+            head.weight.add_(0.1 * torch.randn_like(head.weight))
+    images, targets = photos()
+    torch.manual_seed(7)
+    found = objective(images, targets)
+    torch.manual_seed(7)
+    tokens = made.forward_features(images)
+    kept = tagged_weights(tokens)
+    by_class, by_token = made.head(tokens[:, 0]), made.aux_head(tokens[:, 1:])
+    (teacher,) = objective._teacher
+    theirs = teacher.forward_features(images)
+    torch.testing.assert_close(found["loss"], cross_entropy(by_class, targets))
+    torch.testing.assert_close(found["kl"], prediction_loss(by_class, teacher.head(theirs[:, 0])))
+    by_hand = []
+    for image in range(len(images)):
+        pairs = [(by_token[image, i], teacher.aux_head(theirs[image, 1 + i])) for i in kept[image].nonzero()[:, 0]]
+        by_hand.append(torch.stack([prediction_loss(ours[None], his[None]) for ours, his in pairs]).mean())
+    torch.testing.assert_close(found["tokens"], torch.stack(by_hand).mean())
 
 
 def test_looking_at_shares_changes_no_statistics():

@@ -24,10 +24,13 @@ NAMES = (
     "distill-all",
     "distill-cls",
     "dynamicvit",
+    "dynamicvit-code",
     "evit-finetune",
+    "evit-scratch",
     "finetune",
     "hvt-cifar100",
     "hvt-imagenet",
+    "hvt-imagenet-code",
     "linear-probe",
     "power-finetune",
     "power-search",
@@ -70,6 +73,31 @@ MEDOIDS = {
     "rescale": False,
     "proportional_attention": False,
 }
+DYNAMICVIT_CODE = {
+    "model.pretrained": True,
+    "model.options.drop_path_rate": 0.0,
+    "model.freeze_parameters": ("cls_token", "pos_embed"),
+    "reduction.keep_rate": 0.7,
+    "reduction.blocks": (3, 6, 9),
+    "data.batch_size": 8 * 128,
+    "augmentation.repeats": 1,
+    "augmentation.mixup": 0.8,
+    "augmentation.cutmix": 1.0,
+    "augmentation.erase": 0.25,
+    "optimizer.lr": 1e-3,
+    "optimizer.lr_batch": 0,
+    "optimizer.weight_decay": 0.05,
+    "optimizer.ema": 0.9999,
+    "schedule.epochs": 30,
+    "schedule.warmup_epochs": 5.0,
+    "schedule.min_lr": 1e-6,
+    "objective.smoothing": 0.1,
+    "objective.kl_weight": 0.5,
+    "objective.token_weight": 0.5,
+    "objective.ratio_weight": 2.0,
+    "objective.backbone_lr": 0.01,
+    "objective.frozen_epochs": 5.0,
+}
 DISTILL = {
     "model.pretrained": False,
     "model.options.img_size": 224,
@@ -111,8 +139,21 @@ PRINTED = {
     ("token-pooling", "", "Token Pooling, appendix C, table 3 level 1"): STAGE_3
     | {"reduction.method": "TokenPooling", "reduction.options": MEDOIDS}
     | {f"reduction.keep.{block}": count for block, count in enumerate(COUNTS)},
-    ("evit-finetune", "", "EViT's published fine-tuning script"): DEIT
+    ("hvt-imagenet-code", "", "HVT's published code"): DEIT | {"optimizer.weight_decay": 0.025},
+    ("evit-scratch", "", "EViT's published training script"): DEIT
     | {
+        "reduction.method": "EViT",
+        "reduction.options.fuse": True,
+        "reduction.keep_rate": 0.7,
+        "reduction.blocks": (3, 6, 9),
+        "reduction.warmup_start": 10.0,
+        "reduction.warmup_epochs": 100.0,
+    },
+    ("evit-finetune", "", "EViT's published fine-tuning script, corrected 2022-03"): DEIT
+    | {
+        "data.batch_size": 8 * 256,
+        "reduction.warmup_start": 0.0,
+        "reduction.warmup_epochs": 0.0,
         "model.pretrained": True,
         "reduction.method": "EViT",
         "reduction.options.fuse": True,
@@ -124,6 +165,12 @@ PRINTED = {
         "schedule.warmup_epochs": 0.0,
         "schedule.min_lr": 2e-6,
     },
+    ("dynamicvit-code", "", "DynamicViT's published commands and code"): DYNAMICVIT_CODE,
+    ("dynamicvit-code", "lvvit_small", "DynamicViT's published code"): DYNAMICVIT_CODE
+    | {"reduction.blocks": (4, 8, 12)},
+    ("dynamicvit-code", "deit_base_patch16_224", "DynamicViT's published command for DeiT-B"): DYNAMICVIT_CODE
+    | {"model.options.drop_path_rate": 0.2, "objective.ratio_weight": 5.0},
+    ("dynamicvit", "lvvit_medium", "DynamicViT's published code"): {"reduction.blocks": (5, 10, 15)},
     ("dynamicvit", "", "DynamicViT, supplement, sections A and B"): {
         "model.pretrained": True,
         "reduction.method": "DynamicViT",

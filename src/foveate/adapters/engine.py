@@ -25,6 +25,8 @@ from foveate.methods.learned import MaskTrainedMethod
 if TYPE_CHECKING:
     from foveate.adapters.family import Family
 
+RECEIVED = frozenset({"attn_received", "attn_from_others"})
+"""Scores that need the matrix of attention weights; a method ranks by one of them."""
 LEAST_WEIGHT = 1e-9
 """Weight of a masked token in a head that averages: almost zero, with a finite logarithm."""
 
@@ -206,9 +208,13 @@ class _Runner:
         """Attention, and the scores of patch tokens that the method needs."""
         needs, scale = self.method.needs(self.has_cls), pieces.scale
         scores = {}
-        if "attn_received" in needs:
-            scored = attend_and_score(*heads, bias=bias, scale=scale, dropout=pieces.attention_dropout)
-            attended, scores = scored.attended, {"attn_received": scored.received, "cls_attn": scored.class_row}
+        if RECEIVED & needs:
+            others, dropout = "attn_from_others" in needs, pieces.attention_dropout
+            if needs >= RECEIVED:
+                raise ValueError(f"{self.method.name} needs {' and '.join(sorted(RECEIVED))}; one of them is computed.")
+            scored = attend_and_score(*heads, bias=bias, scale=scale, dropout=dropout, from_others=others)
+            name = "attn_from_others" if others else "attn_received"
+            attended, scores = scored.attended, {name: scored.received, "cls_attn": scored.class_row}
         else:
             attended = _attend(pieces, heads, bias)
             if "cls_attn" in needs:

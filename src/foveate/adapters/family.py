@@ -178,6 +178,14 @@ class Family(ABC):
         """The logits in what the model returns."""
         return output
 
+    def class_logits(self, encoded: Encoded) -> Tensor:
+        """The prediction that DynamicViT's losses look at; the model's own but where its head has several parts."""
+        return self.logits(self.head(encoded))
+
+    def patch_logits(self, encoded: Encoded) -> Tensor | None:
+        """The prediction of every patch token, (B, N, classes), where the head makes one; None elsewhere."""
+        return None
+
     def classifiers(self) -> list[nn.Module]:
         """The layers that turn features into a prediction; empty if there is no classifier."""
         found = [getattr(self.model, name, None) for name in self.classifier_names]

@@ -9,6 +9,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import nn
 
+from foveate.methods.validation import shown_error
+
 ImageSize = tuple[int | None, int, int]
 """Channels (None: as in the model), height, width."""
 
@@ -102,10 +104,13 @@ class TransformersLibrary(Library):
         labels = {} if classes is None else {"num_labels": classes, "ignore_mismatched_sizes": True}
         how: dict[str, Any] = {"trust_remote_code": False, "output_loading_info": True}
         try:
-            model, info = AutoModelForImageClassification.from_pretrained(name, **how, **labels)
-        except ValueError:  # transformers has no classifier for this kind of model
-            model, info = AutoModel.from_pretrained(name, **how)
-        return Built(model, (*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])))
+            try:
+                model, info = AutoModelForImageClassification.from_pretrained(name, **how, **labels)
+            except ValueError:  # transformers has no classifier for this kind of model
+                model, info = AutoModel.from_pretrained(name, **how)
+        except Exception as error:  # a damaged or missing checkpoint raises many kinds
+            raise ValueError(f"hf:{name} cannot be loaded: {type(error).__name__}: {shown_error(error)}") from error
+        return Built(model, tuple(sorted({*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])})))
 
 
 TIMM, TORCHVISION, TRANSFORMERS = TimmLibrary(), TorchvisionLibrary(), TransformersLibrary()
@@ -130,8 +135,9 @@ def _create(create: Callable[[], nn.Module], name: str) -> nn.Module:
     """Call ``create`` and turn a library's errors about unsupported options into a ``ValueError``."""
     try:
         return create()
-    except (RuntimeError, TypeError, AssertionError) as error:
-        raise ValueError(f"{name} cannot be built with these options: {error}") from error
+    except Exception as error:  # a library raises anything for options that it cannot build
+        reason = f"{type(error).__name__}: {shown_error(error)}"
+        raise ValueError(f"{name} cannot be built with these options: {reason}") from error
 
 
 def _all_names(model: nn.Module) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from torch import nn
 
 from foveate.adapters.family import Family, UnsupportedModel
 from foveate.adapters.reduced import CHILD, Reduced, Reducer, reduced_class
+from foveate.methods.validation import shown, shown_error
 from foveate.reductions import Reduction
 
 FILES = {"timm": "timm_", "transformers": "hf_", "torchvision": "torchvision_"}
@@ -53,7 +54,7 @@ def inspect(model: nn.Module) -> Family:
         TypeError: if it is not a ``torch.nn.Module``.
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}: {model!r:.80}.")
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}: {shown(model, 80)}.")
     if isinstance(model, Reduced):
         return model._family
     for family in all_families():
@@ -67,12 +68,24 @@ def inspect(model: nn.Module) -> Family:
 
 def rebuild(architecture: Mapping[str, Any]) -> nn.Module:
     """The untrained, unreduced model that a family described; its library is imported."""
-    library = architecture.get("library")
+    if not isinstance(architecture, Mapping) or not isinstance(architecture.get("library"), str):
+        raise ValueError(
+            f"The saved model's architecture must be a table that names a library, got {shown(architecture)}."
+        )
+    library = architecture["library"]
     if library in FILES:
         importlib.import_module(library)
     for family in all_families():
         if family.can_rebuild(architecture):
-            return family.rebuild(architecture)
+            try:
+                return family.rebuild(architecture)
+            except UnsupportedModel:
+                raise
+            except Exception as error:  # a library raises anything for options that it cannot build
+                raise ValueError(
+                    f"The saved model cannot be built from its architecture {shown(dict(architecture))}: "
+                    f"{type(error).__name__}: {shown_error(error)}"
+                ) from error
     if library in {family.library for family in all_families()}:
         raise UnsupportedModel(f"The saved model is a {architecture.get('class')!r}, which foveate does not know.")
     raise ValueError(f"foveate has no family for the library {library!r}.")

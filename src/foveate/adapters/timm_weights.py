@@ -1,4 +1,4 @@
-"""Adapt weights of a DeiT or an HVT to another HVT: class token, image size, positions after poolings."""
+"""Weights made to fit a timm model: published names, class token, image size, positions behind HVT's poolings."""
 
 from __future__ import annotations
 
@@ -9,30 +9,61 @@ from typing import Any
 from timm.models.vision_transformer import checkpoint_filter_fn
 from torch import Tensor, nn
 
+from foveate.adapters.official_names import from_official
 from foveate.adapters.reduced import CHILD, reducer_of
 from foveate.methods.hvt_pool import Grid, PooledStage, resample, shapes_after
 
+CLASSIFIERS = ("head.", "head_dist.", "aux_head.")
+
 
 def convert_weights(weights: Mapping[str, Any], model: Any) -> dict[str, Tensor]:
-    """Adapt weights of a DeiT or an HVT to the HVT ``model``; load the result with ``model.load_state_dict``.
+    """Weights of a ViT, DeiT, EViT, DynamicViT, HVT or LV-ViT, made to fit ``model``.
 
-    The class token and its position are removed if ``model`` has none. If the number of positions differs, they are
-    resampled as those of a square image. Positions after poolings, which a DeiT lacks, are taken from ``model``.
+    Load them with ``model.load_state_dict``. Names of the published files are replaced by ours. The class token and its
+    position go where ``model`` has none. Positions of another number are resampled, as those of a square image. What
+    the weights have nothing of, such as the positions behind HVT's poolings in those of a DeiT, stays as ``model`` has
+    it.
+
+    Args:
+        weights: names and tensors, also one level down, under ``model`` or ``state_dict``.
+        model: a timm model, reduced already where the weights are of a reduced one (DynamicViT, HVT).
 
     Raises:
-        ValueError: if the weights cannot be adapted, for example those of an HVT with other stages or pooling.
+        ValueError: if the weights have names that ``model`` does not have, or are of an HVT with other stages or
+            another pooling, or of a DynamicViT with other stages.
     """
-    found = _without_class_token(unwrapped(weights), model)
+    _check_model(model)
+    found = _without_class_token(from_official(unwrapped(weights), model), model)
     _check_positions(found, model)
     learned = _learned(found, model)
     try:
-        return dict(checkpoint_filter_fn(found, model)) | learned
+        fitted = dict(checkpoint_filter_fn(found, model)) | learned
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError) as error:
         raise ValueError(f"timm cannot adapt them: {error}") from error
+    _check_names(fitted, model)
+    return fitted
+
+
+def _check_model(model: object) -> None:
+    if not isinstance(model, nn.Module) or not hasattr(model, "num_prefix_tokens"):
+        raise TypeError(f"model must be a timm ViT, got {type(model).__name__}.")
+
+
+def _check_names(weights: dict[str, Any], model: nn.Module) -> None:
+    """Refuse names the model does not have; loaded without care, what they hold would be missing in silence."""
+    unknown = sorted(weights.keys() - model.state_dict().keys())
+    unknown = [name for name in unknown if not name.startswith(CLASSIFIERS)]  # those are replaced on purpose
+    if unknown:
+        raise ValueError(
+            f"{len(unknown)} of their names are unknown to this {type(model).__name__}, such as "
+            f"{', '.join(unknown[:3])}. Build the model that they belong to."
+        )
 
 
 def unwrapped(weights: Mapping[str, Any]) -> dict[str, Any]:
     """The weights by name; files of DeiT and of many training loops nest them one level down."""
+    if not isinstance(weights, Mapping):
+        raise TypeError(f"weights must be tensors by name, as from state_dict(); got {type(weights).__name__}.")
     for key in ("model", "state_dict"):
         inner = weights.get(key)
         weights = inner if isinstance(inner, Mapping) else weights

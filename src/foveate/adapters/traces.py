@@ -114,6 +114,8 @@ class Trace:
         return Assignment(None, None, None, n, n)
 
     def _index(self, block: int) -> int:
+        if isinstance(block, bool) or not isinstance(block, int):
+            raise TypeError(f"block must be an integer, got {type(block).__name__}.")
         if not -len(self) <= block < len(self):
             raise IndexError(f"The model has {len(self)} blocks (0..{len(self) - 1}); got block {block}.")
         return block % len(self)

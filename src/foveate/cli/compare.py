@@ -12,7 +12,7 @@ from torch import nn
 from foveate.adapters import inspect
 from foveate.cli import output
 from foveate.cli.evaluate import class_names
-from foveate.cli.requests import has_trained_weights, load_from, read_shares, source_options
+from foveate.cli.requests import load_from, read_shares, require_trained, source_options
 from foveate.evaluation.columns import IN_COMPARISONS, known_columns
 from foveate.report.compare import Comparison, compare
 from foveate.report.compare.candidates import read_budgets, read_methods
@@ -20,7 +20,6 @@ from foveate.report.compare.figure import DEMONSTRATION, INTERRUPTED
 from foveate.report.compare.saving import PAGE, PARTIAL, as_document, check_writable
 from foveate_cli.compare import DEFAULT_LIMIT, DEMONSTRATION_LIMIT
 
-UNTRAINED = "The model's weights are random (no --pretrained or --weights), so its decisions are meaningless."
 INTERRUPTED_CODE = 130
 PARETO = "*"
 
@@ -60,8 +59,7 @@ def requested_model(args: argparse.Namespace) -> nn.Module:
     loaded = load_from(args)
     if inspect(loaded.model).image_size != loaded.image_size:
         raise ValueError("compare uses the image size the model was built for. Leave out --image-size.")
-    if not has_trained_weights(args):
-        warn(UNTRAINED)
+    require_trained(loaded, args)
     return loaded.model if loaded.own is None else loaded.own
 
 
@@ -73,8 +71,7 @@ def options(args: argparse.Namespace, model: nn.Module | None) -> dict[str, Any]
     given["data_options"] = source_options(args)
     if model is None:
         return given
-    note = "" if has_trained_weights(args) else UNTRAINED
-    return given | {"name": args.model, "note": note, "classes": class_names(args)}
+    return given | {"name": args.model, "trained": not args.untrained, "classes": class_names(args)}
 
 
 def warn(text: str) -> None:

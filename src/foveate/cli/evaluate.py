@@ -10,7 +10,7 @@ from torch import nn
 
 from foveate.api import cost
 from foveate.cli import output
-from foveate.cli.requests import Loaded, class_file, load_from, read_reductions, source_options
+from foveate.cli.requests import Loaded, class_file, load_from, read_reductions, require_trained, source_options
 from foveate.data import DataError, ImageData, Loader
 from foveate.data.labels import CLASSES_FILE, read_class_names
 from foveate.data.preprocessing import Preprocessing
@@ -26,7 +26,8 @@ DEFAULT_SPLIT = "val"
 def run(args: argparse.Namespace) -> int:
     checked_device(args.device)
     reductions = read_reductions(args)  # before a model is loaded
-    loaded = load_from(args)
+    loaded = load_from(args, reductions)
+    require_trained(loaded, args)
     models = {"unreduced": loaded.model}
     models |= {str(reduction): model for reduction, model in loaded.variants(reductions)}
     task, loader = open_loader(args, loaded)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import inspect as source
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,7 +14,7 @@ from torch import nn
 from foveate.adapters import copy_unreduced, inspect, reducer_of
 from foveate.methods.base import Method
 from foveate.methods.options import parse
-from foveate.models.by_name import comes_trained, load_model, size_options
+from foveate.models.by_name import comes_trained, load_with_report, size_options
 from foveate.reductions import Reduction
 from foveate.schedules_text import IN_WORDS, make_schedule, parse_blocks, parse_keep, parse_share, split_list
 from foveate.storage import load_schedule
@@ -28,6 +28,8 @@ class Loaded(NamedTuple):
     model: nn.Module
     """The model with all tokens; it keeps unit queries and keys if it was trained with them."""
     image_size: tuple[int, int, int]
+    untrained: tuple[str, ...] = ()
+    """Names of parameters that no trained weights have filled."""
     own: nn.Module | None = None
     """The saved model if it is reduced; it shares its modules with ``model``."""
 
@@ -41,24 +43,36 @@ class Loaded(NamedTuple):
     def variants(self, reductions: list[Reduction]) -> list[tuple[Reduction, nn.Module]]:
         """The reduction saved with the model, if any, then ``reductions``, each with its model."""
         own = [] if self.own is None else [(inspect(self.own).reduction, self.own)]
-        return [*own, *((reduction, self.reduced(reduction)) for reduction in reductions)]
+        others = [reduction for reduction in reductions if reduction not in [known for known, _ in own]]
+        return [*own, *((reduction, self.reduced(reduction)) for reduction in others)]
 
 
-def load_from(args: argparse.Namespace) -> Loaded:
-    """Load the model given by the options of ``foveate_cli.arguments.add_model``."""
+def load_from(args: argparse.Namespace, reductions: Sequence[Reduction] = ()) -> Loaded:
+    """The model that ``foveate_cli.arguments.add_model`` asked for.
+
+    Where a file of weights is given and one of ``reductions`` learns, it is applied first, so that the file fills it.
+    """
     options = size_options(args.model, args.image_size)
-    model = load_model(args.model, pretrained=args.pretrained, weights=args.weights, options=options).eval()
+    learned = [r for r in reductions if r.method is not None and not r.method.training_free] if args.weights else []
+    built = load_with_report(
+        args.model,
+        pretrained=args.pretrained,
+        weights=args.weights,
+        options=options,
+        reduction=learned[0] if len(learned) == 1 else None,
+    )
+    model = built.model.eval()
     family = inspect(model)  # raises if the model is not supported
     size: tuple[int, int, int] = family.image_size
     if args.image_size is not None:
         channels, height, width = args.image_size
         size = (channels or size[0], height, width)
     if family.reduction.method is None:
-        return Loaded(model, size)
+        return Loaded(model, size, built.untrained)
     whole = copy_unreduced(model)
     Reduction(unit_qk=family.reduction.unit_qk).apply_(whole)
     _copy_scales_(model, whole)
-    return Loaded(whole.eval(), size, model)
+    return Loaded(whole.eval(), size, built.untrained, model)
 
 
 def _copy_scales_(source_model: nn.Module, target: nn.Module) -> None:
@@ -66,6 +80,20 @@ def _copy_scales_(source_model: nn.Module, target: nn.Module) -> None:
     target_reducer, source_reducer = reducer_of(target), reducer_of(source_model)
     if target_reducer is not None and source_reducer is not None and target_reducer.unit_scales is not None:
         target_reducer.unit_scales = source_reducer.unit_scales
+
+
+def require_trained(loaded: Loaded, args: argparse.Namespace) -> None:
+    """Refuse to judge predictions of weights that nobody trained, unless ``--untrained`` asks for speeds alone.
+
+    Raises:
+        ValueError: if any parameter has its random initial value.
+    """
+    if loaded.untrained and not args.untrained:
+        some = ", ".join(loaded.untrained[:2]) + (", ..." if len(loaded.untrained) > 2 else "")
+        raise ValueError(
+            f"{args.model} has {len(loaded.untrained)} parameters that nobody trained ({some}), so its predictions are "
+            "meaningless. Load trained weights with --pretrained or --weights, or measure speed only with --untrained."
+        )
 
 
 def has_trained_weights(args: argparse.Namespace) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 from PIL import Image
 from torch import nn
 
+from foveate.adapters import inspect as adapters_inspect
 from foveate.adapters import reducer_of
 from foveate.cli import output
 from foveate.cli.requests import first_line, has_trained_weights, load_from, read_reductions
@@ -27,6 +28,8 @@ def run(args: argparse.Namespace) -> int:
     check(args, known, target)
     reductions = read_reductions(args)
     loaded = load_from(args)
+    if adapters_inspect(loaded.model).image_size != loaded.image_size:
+        raise ValueError(f"{args.model} was made for other images than --image-size. Leave it out.")
     variants = loaded.variants(reductions)
     model = (
         variants[-1][1] if variants else loaded.model

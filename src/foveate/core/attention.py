@@ -55,38 +55,52 @@ class Scored(NamedTuple):
 
 
 def attend_and_score(
-    q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None = None, scale: float | None = None, dropout: float = 0.0
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    from_others: bool = False,
 ) -> Scored:
-    """``attend``, plus scores that need the weight matrix, which is computed once for both, a few images at a time."""
+    """``attend`` with scores that need the matrix of weights, computed once for both, a few images at a time.
+
+    ``from_others``: the attention received leaves out what each token pays to itself, the matrix's diagonal.
+    """
     b, heads, n, head_dim = q.shape
     scale = head_dim**-0.5 if scale is None else scale
     images = b if torch.compiler.is_compiling() else max(1, _elements_at_once(q) // max(1, heads * n * k.shape[2]))
     if images >= b:
-        return _attend_and_score(q, k, v, bias, scale, dropout)
+        return _attend_and_score(q, k, v, bias, scale, dropout, from_others)
     passes = []
     for start in range(0, b, images):
         part = slice(start, start + images)
         own_bias = bias[part] if bias is not None and bias.shape[0] > 1 else bias
-        passes.append(_attend_and_score(q[part], k[part], v[part], own_bias, scale, dropout))
+        passes.append(_attend_and_score(q[part], k[part], v[part], own_bias, scale, dropout, from_others))
     heads_apart, received, class_row = zip(*passes, strict=True)
     # contiguous as (B, N, H, D), so that the following projection needs no copy
     attended = torch.cat([part.transpose(1, 2) for part in heads_apart]).transpose(1, 2)
     return Scored(attended, torch.cat(received), torch.cat(class_row))
 
 
-def _attend_and_score(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, dropout: float) -> Scored:
+def _attend_and_score(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, dropout: float, from_others: bool
+) -> Scored:
     """Process large images one block of queries at a time."""
     images = 1 if torch.compiler.is_compiling() else q.shape[0]  # a compiled graph must work for any batch size
     rows = max(1, STREAM_ELEMENTS // max(1, images * q.shape[1] * k.shape[2]))
-    outputs, received, first_row = [], torch.zeros((), device=q.device), None
+    outputs, own, received, first_row = [], [], torch.zeros((), device=q.device), None
     for start in range(0, q.shape[2], rows):
         part = slice(start, start + rows)
         own_bias = bias[:, :, part] if bias is not None and bias.shape[2] > 1 else bias
         weights = attention_weights(q[:, :, part], k, bias=own_bias, scale=scale)
         received = received + weights.sum(dim=(1, 2))
+        own += [weights.diagonal(offset=start, dim1=2, dim2=3).sum(dim=1)] if from_others else []
         first_row = weights[:, :, 0].mean(dim=1) if first_row is None else first_row
         outputs.append(_weighted_sum(drop(weights.to(v.dtype), dropout, training=dropout > 0), v))
     assert first_row is not None
+    received = received - torch.cat(own, dim=1) if from_others else received
     return Scored(outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2), received, first_row)
 
 

@@ -189,8 +189,8 @@ def _nearest_center(x: Tensor, centers: Tensor) -> Tensor:
 
 
 def _without_empty(owner: Tensor, member: Tensor) -> Tensor:
-    """``owner``; in images with an empty cluster, ``owner`` with every ``member`` moved back to its cluster."""
-    empty = torch.ones(member.shape, dtype=torch.bool, device=owner.device).scatter(1, owner, False)
+    """``owner``, or, in images where a cluster is empty, ``owner`` with every ``member`` back in its cluster."""
+    empty = torch.ones(member.shape, dtype=torch.bool, device=owner.device).scatter(1, owner, 0)
     own = torch.arange(member.shape[1], device=owner.device).expand(member.shape)
     return torch.where(empty.any(dim=1, keepdim=True), owner.scatter(1, member, own), owner)
 
@@ -202,8 +202,8 @@ def _other_members(clusters: Clusters) -> tuple[Tensor, Tensor]:
 
 
 def _all_but(index: Tensor, n: int) -> Tensor:
-    """The numbers below n that are not in ``index`` (B, K), in order: (B, n - K)."""
-    held = torch.zeros(index.shape[0], n, dtype=torch.bool, device=index.device).scatter(1, index, True)
+    """The numbers below n that ``index`` (B, K) does not hold, in order: (B, n - K)."""
+    held = torch.zeros(index.shape[0], n, dtype=torch.bool, device=index.device).scatter(1, index, 1)
     return held.argsort(dim=1, stable=True)[:, : n - index.shape[1]]
 
 

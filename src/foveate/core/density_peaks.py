@@ -193,9 +193,10 @@ def cluster_peaks(x: Tensor, peaks: Peaks, clusters: int | Tensor, joins: Joins 
 
 
 def _ends_of_chains(leads_to: Tensor) -> Tensor:
-    """Follow ``leads_to`` (B, N) from each token to a token that leads to itself."""
-    for _ in range(max(1, leads_to.shape[1] - 1).bit_length()):  # each iteration doubles the steps taken
-        leads_to = leads_to.gather(1, leads_to)
+    """Where each token ends when it follows ``leads_to`` (B, N) until a token that leads to itself."""
+    taken = 1
+    while taken < leads_to.shape[1]:  # each iteration doubles the steps taken
+        leads_to, taken = leads_to.gather(1, leads_to), 2 * taken
     return leads_to
 
 

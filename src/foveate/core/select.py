@@ -28,7 +28,8 @@ def fuse_rest(kept: Tensor, weight: Tensor, normalize: bool = False) -> Assignme
     any selection: ``fuse_rest(keep_random(...).src, weight)``.
     """
     k = kept.shape[1]
-    is_kept = torch.zeros(weight.shape, dtype=torch.bool, device=weight.device).scatter(1, kept, True)
+    # 1, not True: a traced graph has no scatter of a bool
+    is_kept = torch.zeros(weight.shape, dtype=torch.bool, device=weight.device).scatter(1, kept, 1)
     owner = torch.where(is_kept, is_kept.cumsum(1) - 1, k)
     edge = torch.where(is_kept, 1.0, weight.float())
     if not normalize:

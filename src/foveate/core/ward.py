@@ -34,7 +34,7 @@ def ward_greedy(x: Tensor, keep: int, weight: Tensor | None = None) -> Clusters:
         pair = cost.flatten(1).argmin(dim=1, keepdim=True)  # (B, 1)
         first, second = torch.minimum(pair // n, pair % n), torch.maximum(pair // n, pair % n)
         merged = _merged_cost(cost, w, first, second)
-        alive = alive.scatter(1, second, False)
+        alive = alive.scatter(1, second, 0)
         is_first, is_second = index == first, index == second
         merged = merged.masked_fill(~alive | is_first, torch.inf)
         cost = torch.where(is_first.unsqueeze(2), merged.unsqueeze(1), cost)

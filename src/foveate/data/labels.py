@@ -157,7 +157,10 @@ def read_class_names(path: Path) -> list[str]:
     """Read a model's class names, in order: one per line, or a list in a ``.json`` file."""
     if not path.is_file():
         raise DataError(f"There is no file of class names {path}.")
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 text ({error}). Save it as UTF-8.") from error
     if path.suffix != ".json":
         return text.splitlines()
     try:

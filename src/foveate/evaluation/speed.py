@@ -24,9 +24,19 @@ from foveate.adapters import inspect, reducer_of
 from foveate.api import cost
 from foveate.evaluation.environment import Environment, describe_environment
 from foveate.evaluation.progress import Progress
-from foveate.evaluation.timing import Round, check_positive, checked_device, interleave, quartiles, timer
+from foveate.evaluation.timing import (
+    Round,
+    check_positive,
+    check_progress,
+    check_seconds,
+    checked_device,
+    interleave,
+    quartiles,
+    timer,
+)
 from foveate.methods.base import Method
 from foveate.methods.free_slice import speed_limit_of
+from foveate.methods.validation import shown
 from foveate.reductions import Reduction, UnitQK, as_reduction
 from foveate.schedules import Schedule
 
@@ -105,8 +115,10 @@ def measure_speed(
         ValueError: If a number, the device, the reduction or the image size cannot be used.
     """
     check_positive(batch_size=batch_size, warmup=warmup, rounds=rounds, threads=threads)
-    if not seconds > 0:
-        raise ValueError(f"seconds must be above 0, got {seconds}.")
+    check_seconds(seconds)
+    check_progress(progress)
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise TypeError(f"dtype must be a floating-point type such as torch.bfloat16, got {shown(dtype)}.")
     place = checked_device(device)
     size = _full_size(model, image_size)
     variants = _variants(model, as_reduction(method, schedule, exact_last_block, unit_qk), size)
@@ -201,7 +213,6 @@ def _torch_threads(threads: int | None) -> Iterator[None]:
 def _full_size(model: nn.Module, image_size: Sequence[int] | None) -> tuple[int, int, int]:
     if image_size is None:
         return inspect(model).image_size
-    if len(image_size) != 3:
-        raise ValueError(f"image_size must be (channels, height, width), got {tuple(image_size)}.")
+    inspect(model).grid_for_size(image_size)  # raises unless it is (channels, height, width)
     channels, height, width = image_size
     return channels, height, width

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from foveate.evaluation.progress import Progress
+from foveate.methods.validation import shown
 
 FEWEST_ROUNDS = 6
 PHASE = "rounds"
@@ -95,8 +96,9 @@ def checked_device(name: str | torch.device) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"Device {str(name)!r} is not available: {str(error).splitlines()[0]}") from error
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
+        shown_name = shown(str(name) if isinstance(name, torch.device) else name)
+        raise ValueError(f"Device {shown_name} is not available: {str(error).splitlines()[0]}") from error
     return device
 
 
@@ -104,4 +106,16 @@ def check_positive(**numbers: Any) -> None:
     """Raise a ValueError for the first value that is neither None nor a positive integer."""
     for name, value in numbers.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ValueError(f"{name} must be an integer of at least 1, got {value!r}.")
+            raise ValueError(f"{name} must be an integer of at least 1, got {shown(value)}.")
+
+
+def check_seconds(seconds: float) -> None:
+    """Raise a ValueError for anything but a finite time above 0."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+        raise ValueError(f"seconds must be above 0, got {shown(seconds)}.")
+
+
+def check_progress(progress: object) -> None:
+    """Raise a TypeError for something that cannot be called."""
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress must be a function, got {shown(progress)}.")

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from foveate.core import Assignment, pool
 from foveate.methods.validation import checked_option, option_types, schedule_hint
 
-Need = Literal["cls_attn", "attn_received", "keys"]
+Need = Literal["cls_attn", "attn_received", "attn_from_others", "keys"]
 Kind = Literal["select", "merge", "cluster", "pool", "learned"]
 NOTHING: frozenset[Need] = frozenset()
 
@@ -52,6 +52,7 @@ class BlockView:
     module: nn.Module | None = None  # this block's module, for learned methods
     cls_attn: Tensor = dataclasses.field(default=None)  # type: ignore[assignment]  # (B, N)
     attn_received: Tensor = dataclasses.field(default=None)  # type: ignore[assignment]  # (B, N)
+    attn_from_others: Tensor = dataclasses.field(default=None)  # type: ignore[assignment]  # (B, N)
     keys: Tensor = dataclasses.field(default=None)  # type: ignore[assignment]  # (B, H, N, D)
 
     @property
@@ -135,6 +136,10 @@ class Method(ABC):
             stage: number of this stage, from 1.
         """
         return math.ceil(rate * current - 1e-9)  # 0.7 * 10 may be 7.000000000000001, which must still give 7
+
+    def acts_on_all(self, rate: float, current: int, first: int, stage: int) -> bool:
+        """Whether it acts at a keep rate that leaves as many slots as there are tokens; arguments: ``keep_count``."""
+        return False
 
     def fewest(self, n: int) -> int:
         """The smallest count that one step can reach from n tokens; 0 if all tokens may be removed."""

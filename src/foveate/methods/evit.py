@@ -18,6 +18,10 @@ class EViT(Method):
     Attentiveness a_i is the class token's attention to i, averaged over heads. The k most attentive tokens stay;
     the rest become x_fused = sum_i a_i x_i. With keep rate rho, k = ceil(rho * n) of the n tokens at that stage, and
     the fused token is added to them: 196 -> 139 -> 99 -> 71 slots at 0.7. It counts in n at the next stage.
+
+    Where k = n - 1, the one token left over is "fused" alone, as in the published code: all n slots stay, and the least
+    attentive token is multiplied by its attention. Where k = n nothing happens. ``Keep`` counts slots, so n slots there
+    mean that nothing happens.
     """
 
     fuse: bool = True
@@ -45,3 +49,6 @@ class EViT(Method):
     def keep_count(self, rate: float, current: int, first: int, stage: int) -> int:
         kept = super().keep_count(rate, current, first, stage)
         return min(current, kept + self.fuse)
+
+    def acts_on_all(self, rate: float, current: int, first: int, stage: int) -> bool:
+        return self.fuse and super().keep_count(rate, current, first, stage) == current - 1

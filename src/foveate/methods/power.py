@@ -1,8 +1,13 @@
 """PoWER-BERT (Goyal et al., ICML 2020): keep the tokens of largest significance, and learn how many in each block.
 
-Three stages: 1. fine-tune; 2. search with ``PoWERSearch``, which scales every token by a learned value of its rank, and
-with ``strength * mass_penalty(model)`` added to the loss; 3. read the counts (``found_counts``) and fine-tune again
-with ``PoWER`` or any other method at these counts.
+Three stages: fine-tune; search with ``PoWERSearch``, which scales every token by a learned value of its rank, and with
+``strength * mass_penalty(model)`` added to the loss; read the counts (``found_counts``) and fine-tune again with
+``PoWER`` or any other method at those counts.
+
+The published code for BERT differs in three ways. It leaves a token's attention to itself out of its significance:
+``self_attention=False`` does so too. It rounds masses down, to at least one: ``found_counts(model, round_down=True)``.
+It counts the class token among the tokens a block retains; here counts are of patch tokens, and prefix tokens always
+stay, which no option changes.
 """
 
 from __future__ import annotations
@@ -26,17 +31,29 @@ from foveate.methods.registry import register
 class PoWER(Method):
     """Keep the tokens that receive the most attention and drop the others.
 
-    The significance of token j is the attention paid to it, summed over heads and queries.
+    The significance of token j is the attention paid to it, summed over heads and queries, its own included; the
+    published code leaves that out. Prefix tokens always stay, and counts are of patch tokens.
     """
+
+    self_attention: bool = True
+    """Count a token's attention to itself as significance; the published code does not."""
 
     site: ClassVar[Site] = Site.POST_ATTN
     kind: ClassVar[Kind] = "select"
 
     def needs(self, has_cls: bool) -> frozenset[Need]:
-        return frozenset({"attn_received"})
+        return _needs(self.self_attention)
 
     def assign(self, view: BlockView, keep: int) -> Assignment:
-        return keep_topk(view.attn_received, keep)
+        return keep_topk(_significance(view, self.self_attention), keep)
+
+
+def _needs(self_attention: bool) -> frozenset[Need]:
+    return frozenset({"attn_received"} if self_attention else {"attn_from_others"})
+
+
+def _significance(view: BlockView, self_attention: bool) -> Tensor:
+    return view.attn_received if self_attention else view.attn_from_others
 
 
 class SoftExtract(nn.Module):
@@ -81,12 +98,15 @@ class PoWERSearch(LearnedMethod):
     and rank, all starting at 1. It fixes its own counts: all tokens stay.
     """
 
+    self_attention: bool = True
+    """Count a token's attention to itself as significance; the published code does not."""
+
     site: ClassVar[Site] = Site.POST_ATTN
     kind: ClassVar[Kind] = "learned"
     training_free: ClassVar[bool] = False
 
     def needs(self, has_cls: bool) -> frozenset[Need]:
-        return frozenset({"attn_received"})
+        return _needs(self.self_attention)
 
     def own_counts(self, depth: int, grid: tuple[int, int]) -> tuple[int, ...]:
         return (grid[0] * grid[1],) * depth
@@ -99,7 +119,7 @@ class PoWERSearch(LearnedMethod):
 
     def assign(self, view: BlockView, keep: int) -> Assignment:
         assert view.module is not None
-        return Assignment(None, None, view.module(view.attn_received), keep, keep)
+        return Assignment(None, None, view.module(_significance(view, self.self_attention)), keep, keep)
 
 
 def soft_extracts(model: nn.Module) -> list[SoftExtract]:
@@ -121,15 +141,19 @@ def project_retention_(model: nn.Module) -> None:
         module.project_()
 
 
-def found_counts(model: nn.Module) -> list[int]:
-    """The counts that a search found, ceil(mass(l)) made non-increasing, for ``Keep(found_counts(model))``."""
-    return hard_counts(float(module.mass().detach()) for module in soft_extracts(model))
+def found_counts(model: nn.Module, round_down: bool = False) -> list[int]:
+    """The counts that a search has found, for ``Keep(found_counts(model))``: ceil(mass(l)), never rising.
+
+    ``round_down``: max(1, floor(mass(l))), as the published code has it.
+    """
+    return hard_counts((float(module.mass().detach()) for module in soft_extracts(model)), round_down)
 
 
-def hard_counts(masses: Iterable[float]) -> list[int]:
-    """K_l = ceil(mass(l)), made non-increasing by a running minimum."""
+def hard_counts(masses: Iterable[float], round_down: bool = False) -> list[int]:
+    """K_l = ceil(mass(l)), or max(1, floor(mass(l))), made non-increasing by a running minimum."""
     counts: list[int] = []
     for mass in masses:
-        count = math.ceil(mass - 1e-4)  # a sum of float32 ones may exceed a whole number slightly
-        counts.append(min([max(0, count), *counts[-1:]]))
+        # a sum of float32 ones may end a hair beside a whole number
+        count = max(1, math.floor(mass + 1e-4)) if round_down else max(0, math.ceil(mass - 1e-4))
+        counts.append(min([count, *counts[-1:]]))
     return counts

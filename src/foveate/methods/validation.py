@@ -25,6 +25,10 @@ RENAMED = {"carry": "proportional_attention"}
 """Options of earlier versions; files that hold them are still read."""
 
 
+LARGEST = 2**53
+"""Whole numbers stay below it, so that torch's generators and sizes can hold what is computed from them."""
+
+
 @cache
 def option_types(cls: type) -> dict[str, object]:
     """The type of each option of a method."""
@@ -52,24 +56,48 @@ def checked_option(where: str, kind: object, value: object) -> object:
     Raises:
         ValueError: if the value does not fit the type. ``where`` names the option in the message.
     """
+    if kind is int and isinstance(value, int) and abs(value) >= LARGEST:
+        raise ValueError(f"{where} is a whole number below 2**53; got {shown(value)}.")
     if kind == tuple[int, ...]:
         items = (value,) if _is_int(value) else value
         if isinstance(items, list | tuple) and all(map(_is_int, items)):
             return tuple(items)
     elif isinstance(kind, type) and issubclass(kind, Enum):
-        if value in [member.value for member in kind] or isinstance(value, kind):
+        if isinstance(value, kind) or (isinstance(value, str) and value in [member.value for member in kind]):
             return kind(value)
     elif kind is float and (_is_int(value) or isinstance(value, float)):
         if math.isfinite(value):  # type: ignore[arg-type]
             return float(value)  # type: ignore[arg-type]
     elif _fits(kind, value):
         return value
-    raise ValueError(f"{where} must be {_expected(kind)}; got {value!r}.")
+    raise ValueError(f"{where} must be {_expected(kind)}; got {shown(value)}.")
+
+
+def shown(value: object, most: int = 200) -> str:
+    """Return a value for an error message: its repr, cut off after ``most`` characters, or its type if repr fails."""
+    try:
+        text = repr(value)
+    except Exception:  # a value that contains itself too deeply, or whose class is broken
+        return f"a {type(value).__name__}"
+    return text if len(text) <= most else f"{text[:most]}... (a {type(value).__name__})"
+
+
+def shown_error(error: BaseException, most: int = 300) -> str:
+    """Return the message of an error in one line, cut off after ``most`` characters."""
+    text = " ".join(str(error).split()) or "no reason given"
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def check_sizes(**sizes: object) -> None:
+    """Raise a ValueError for the first value that is not a whole number from 1 to 2**31 - 1."""
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size < 2**31:
+            raise ValueError(f"{name} must be an integer of at least 1, got {shown(size)}.")
 
 
 def _fits(kind: object, value: object) -> bool:
     if typing.get_origin(kind) is Literal:
-        return any(value == choice and type(value) is type(choice) for choice in typing.get_args(kind))
+        return any(type(value) is type(choice) and value == choice for choice in typing.get_args(kind))
     if kind is int:
         return _is_int(value)
     return isinstance(value, kind) if kind in (bool, str, float) else True

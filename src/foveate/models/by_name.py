@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +11,23 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.serialization import safe_globals
 
 from foveate.adapters import CHILD, Built, ImageSize, inspect, library_for
+from foveate.adapters.official_names import from_official
 from foveate.adapters.timm_weights import unwrapped
+from foveate.methods.validation import shown
+from foveate.reductions import Reduction
 from foveate.storage import MANIFEST, load
 
 
 def load_model(
-    name: str, *, pretrained: bool = False, weights: str | Path | None = None, options: dict[str, Any] | None = None
+    name: str,
+    *,
+    pretrained: bool = False,
+    weights: str | Path | None = None,
+    options: dict[str, Any] | None = None,
+    reduction: Reduction | None = None,
 ) -> nn.Module:
     """Load the model called ``name`` with pretrained weights, weights from a file, or random weights.
 
@@ -26,18 +37,34 @@ def load_model(
         weights: a safetensors file, or a ``torch.save`` file of plain weights.
         options: for the library: ``num_classes``, and ``img_size`` (timm) or ``image_size`` (torchvision). A saved
             directory takes none.
-
-    Raises:
-        ValueError: if there is no such model, or the weights do not fit it.
+        reduction: reduce the model by it before the weights of a file are loaded, which then also fill what the method
+            learns: DynamicViT's predictors, HVT's positions.
     """
-    return load_with_report(name, pretrained=pretrained, weights=weights, options=options).model
+    return load_with_report(name, pretrained=pretrained, weights=weights, options=options, reduction=reduction).model
 
 
 def load_with_report(
-    name: str, *, pretrained: bool = False, weights: str | Path | None = None, options: dict[str, Any] | None = None
+    name: str,
+    *,
+    pretrained: bool = False,
+    weights: str | Path | None = None,
+    options: dict[str, Any] | None = None,
+    reduction: Reduction | None = None,
 ) -> Built:
     """``load_model``, and the names of the parameters without trained weights."""
-    built = _find(name, pretrained, options or {})
+    if not isinstance(name, str | Path):
+        raise TypeError(f"name must be a model's name or a directory, got {shown(name)}.")
+    if not isinstance(pretrained, bool):
+        raise TypeError(f"pretrained must be True or False, got {shown(pretrained)}.")
+    if not isinstance(options, dict | None):
+        raise TypeError(f"options must be values by name, such as {{'num_classes': 10}}; got {shown(options)}.")
+    if not isinstance(weights, str | Path | None):
+        raise TypeError(f"weights must be the path of a file, got {shown(weights)}.")
+    if not isinstance(reduction, Reduction | None):
+        raise TypeError(f"reduction must be a Reduction, got {shown(reduction)}.")
+    built = _find(str(name), pretrained, options or {})
+    if reduction is not None:
+        reduction.apply_(built.model)
     return Built(built.model, tuple(load_weights_(built.model, Path(weights)))) if weights else built
 
 
@@ -66,28 +93,20 @@ def class_options(name: str, num_classes: int | None, pretrained: bool) -> dict[
 def load_weights_(model: nn.Module, path: Path) -> list[str]:
     """Load weights from a file into ``model``.
 
-    Positions of a timm model are resampled to its image size. Files of ``torch.save`` are read as plain weights, so
-    nothing in them is executed.
-
-    Args:
-        model: the model to fill.
-        path: a safetensors or ``torch.save`` file.
-
-    Returns:
-        Names of the parameters that the file does not fill: a classifier of another size, and learned weights of a
-        reduction (such as HVT's positions after poolings) if the file has none.
-
-    Raises:
-        ValueError: if the file cannot be read, or if anything else does not fit.
+    Those are a classifier that did not fit, and what a reduction learns (HVT's positions behind its poolings) where
+    the file is of a model without any. Positions of a timm model are resampled to its image size. Anything else that
+    does not fit is an error. The file is safetensors, or of ``torch.save`` and read as plain weights: nothing in it
+    is executed. Files that the authors of DynamicViT, HVT, EViT and LV-ViT publish are read as they are.
     """
     family = inspect(model)
     found = _read_weights(path)
-    unlearned = [name for name in model.state_dict() if name.startswith(f"{CHILD}.") and name not in found]
     try:
+        found = from_official(found, model)
         tensors = family.convert_weights(found)
     except ValueError as error:
         raise ValueError(f"The weights in {path} do not fit this {type(model).__name__}: {error}") from error
     own = model.state_dict()
+    unlearned = [name for name in own if name.startswith(f"{CHILD}.") and name not in found]
     missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     differing = [name for name in own if name in tensors and tensors[name].shape != own[name].shape]
     new = [name for name in (*differing, *missing) if family.is_classifier(name)]
@@ -108,21 +127,33 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        data = torch.load(path, map_location="cpu", weights_only=True)
+        with safe_globals([argparse.Namespace]):  # training loops save their arguments; it is a plain table of values
+            data = torch.load(path, map_location="cpu", weights_only=True)
     except SafetensorError as error:
         raise ValueError(f"{path} is not a readable safetensors file: {error}") from error
-    except (
-        Exception
-    ) as error:  # pickles that hold more than weights, and files that are not pickles, raise many kinds of errors
-        raise ValueError(f"{path} cannot be read as plain weights: {error}") from error
+    except Exception as error:  # pickles that are more than weights, and files that are no pickles, raise many kinds
+        raise ValueError(_unreadable(path, error)) from error
     data = unwrapped(data) if isinstance(data, dict) else data
     if not isinstance(data, dict) or not all(isinstance(value, Tensor) for value in data.values()):
         raise ValueError(f"{path} does not hold named weights.")
     return data
 
 
+def _unreadable(path: Path, error: Exception) -> str:
+    """Why a file of ``torch.save`` was not read, without torch's advice to run what is in it."""
+    needed = re.search(r"GLOBAL (\S+)", str(error))
+    if needed is None:
+        return f"{path} cannot be read as plain weights: {str(error).splitlines()[0]}"
+    return (
+        f"{path} cannot be read as plain weights: its pickle asks for {needed[1]}, and foveate runs nothing from a "
+        "file. Ask its author for a file of tensors alone, such as safetensors."
+    )
+
+
 def _find(name: str, pretrained: bool, options: dict[str, Any]) -> Built:
     if (Path(name) / MANIFEST).is_file():
+        if options:
+            raise ValueError(f"{name} is a saved model and takes no options. Leave out {shown(options)}.")
         return Built(load(name), ())
     if Path(name).is_dir():
         raise ValueError(f"The directory {name} has no {MANIFEST}. For a transformers checkpoint write hf:{name}.")

@@ -21,6 +21,7 @@ from foveate.adapters import linear_macs, register_family
 from foveate.adapters.timm_family import TimmFamily
 from foveate.core.windows import windows_of
 from foveate.costs import Cost
+from foveate.methods.validation import check_sizes, shown
 from foveate.models.clustr_attention import (
     Clustering,
     GridAttention,
@@ -120,14 +121,19 @@ class ClusTR(PyramidVisionTransformerV2):
         drop_path_rate: float = 0.0,
         **options: Any,
     ) -> None:
+        _check_stages(depths=depths, embed_dims=embed_dims, num_heads=num_heads)
+        _check_rates(proj_drop_rate=proj_drop_rate, attn_drop_rate=attn_drop_rate, drop_path_rate=drop_path_rate)
         ratios = _checked_scales(scales, attention, top_keys)
         how = clustering_of(clustering)
         if 0 < how.attend_within < STRIDE:
             raise ValueError(f"attend_within must be at least {STRIDE} pixels, one token of the last stage; got {how}.")
         super().__init__(depths=(0,) * 4, embed_dims=tuple(embed_dims), num_heads=(1,) * 4, **options)
         self.depths, self.scales, self.clustering = tuple(depths), ratios, how
+        if not isinstance(img_size, int) and not (isinstance(img_size, list | tuple) and len(img_size) == 2):
+            raise ValueError(f"img_size must be a number of pixels, or height and width; got {shown(img_size)}.")
         self.img_size = to_2tuple(img_size)
         """Default image size; the model takes images of any size."""
+        check_sizes(**{f"img_size[{side}]": size for side, size in enumerate(self.img_size)})
         self.own_options: dict[str, Any] = {
             "depths": self.depths,
             "embed_dims": tuple(embed_dims),
@@ -248,16 +254,39 @@ def _after_conv(height: int, width: int, kernel: int, stride: int) -> tuple[int,
     return tuple((side + 2 * (kernel // 2) - kernel) // stride + 1 for side in (height, width))  # type: ignore[return-value]
 
 
+def _check_stages(**lists: Any) -> None:
+    """Raise a ValueError unless each value has a whole number for each of the four stages."""
+    for name, sizes in lists.items():
+        if not isinstance(sizes, list | tuple) or len(sizes) != 4:
+            raise ValueError(f"{name} must be a list with a number for each of the 4 stages, got {shown(sizes)}.")
+        check_sizes(**{f"{name}[{stage}]": size for stage, size in enumerate(sizes)})
+
+
+def _check_rates(**rates: Any) -> None:
+    for name, rate in rates.items():
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
+            raise ValueError(f"{name} must be at least 0 and below 1, got {shown(rate)}.")
+
+
 def _checked_scales(scales: Sequence[Any], attention: str, top_keys: int) -> tuple[tuple[float, ...], ...]:
     """The ratios of each stage; one number stands for a single scale."""
-    if attention not in ("cluster", "grid"):
-        raise ValueError(f"attention must be 'cluster' or 'grid', got {attention!r}.")
+    if not isinstance(attention, str) or attention not in ("cluster", "grid"):
+        raise ValueError(f"attention must be 'cluster' or 'grid', got {shown(attention)}.")
+    if isinstance(top_keys, bool) or not isinstance(top_keys, int) or top_keys < 0:
+        raise ValueError(f"top_keys must be an integer of at least 0, got {shown(top_keys)}.")
     if top_keys and attention != "grid":
         raise ValueError("top_keys needs attention='grid'.")
+    if not isinstance(scales, list | tuple) or not all(map(_are_numbers, scales)):
+        raise ValueError(f"scales must be ratios of at least 1 for each of the 4 stages, got {shown(scales)}.")
     stages = tuple((float(one),) if isinstance(one, (int, float)) else tuple(map(float, one)) for one in scales)
     if len(stages) != 4 or not all(stages) or min(min(stage) for stage in stages) < 1:
         raise ValueError(f"scales must be ratios of at least 1 for each of the 4 stages, got {tuple(scales)}.")
     return stages
+
+
+def _are_numbers(ratios: Any) -> bool:
+    items = ratios if isinstance(ratios, list | tuple) else (ratios,)
+    return all(isinstance(ratio, int | float) for ratio in items)
 
 
 CONFIG = untrained(

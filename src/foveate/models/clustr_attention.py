@@ -15,6 +15,7 @@ from foveate.core.cluster import Clusters
 from foveate.core.density_peaks import cluster_peaks, find_peaks, peaks_macs
 from foveate.core.windows import Windows, cluster_in_windows, find_peaks_in_windows, windows_of
 from foveate.methods.cluster_attention import ClusterCount
+from foveate.methods.validation import check_sizes, checked_option, option_types, shown
 
 LEAST_LOG_WEIGHT = -30.0
 """Smallest log weight, relative to an image's heaviest token, so that light tokens count in a cluster of light ones."""
@@ -43,6 +44,8 @@ class Clustering:
     """Below 1, image content decides: on average this share of the clusters, after ``fit_cluster_counts_``."""
 
     def __post_init__(self) -> None:
+        for name, kind in option_types(Clustering).items():
+            object.__setattr__(self, name, checked_option(f"Clustering.{name}", kind, getattr(self, name)))
         if self.k < 1 or min(self.window, self.project, self.attend_within) < 0:
             raise ValueError(f"k must be at least 1, and window, project and attend_within at least 0; got {self}.")
         if self.joins not in ("denser", "nearest"):
@@ -179,6 +182,11 @@ class MultiScaleClusterAttention(nn.Module):
         proj_drop: float = 0.0,
     ) -> None:
         super().__init__()
+        check_sizes(dim=dim, num_heads=num_heads)
+        if not isinstance(clustering, Clustering):
+            raise TypeError(f"clustering must be a Clustering, got {shown(clustering)}.")
+        if not isinstance(ratios, list | tuple) or not all(isinstance(r, int | float) and r >= 1 for r in ratios):
+            raise ValueError(f"ratios must be numbers of at least 1, got {shown(ratios)}.")
         self.num_heads, self.ratios, self.attn_drop = num_heads, tuple(ratios), attn_drop
         self.q = nn.Linear(dim, dim)
         self.kv = nn.ModuleList([nn.Linear(dim, 2 * dim) for _ in ratios])

@@ -10,6 +10,7 @@ token instead, which is never pooled (the other half of the paper's Table 2).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,7 @@ from foveate.adapters.timm_vit import TimmVit
 from foveate.adapters.timm_weights import convert_weights
 from foveate.api import reduce_
 from foveate.methods.hvt_pool import HVTPool, Pool
+from foveate.methods.validation import shown
 from foveate.models.pyramid import Pyramid
 from foveate.models.untrained import untrained
 
@@ -119,8 +121,9 @@ def block_compression(tokens: float, dim: float) -> float:
     alpha = phi(n, d) / phi(n / 2, d) = 2 + 2 / (12 d / n + 1), with phi(n, d) = 12 n d^2 + 2 n^2 d (equation 7).
     It lies between 2, if the sequence is short compared to its width, and 4, if it is long.
     """
-    if not (tokens > 0 and dim > 0):
-        raise ValueError(f"tokens and dim must be above 0, got {tokens} and {dim}.")
+    numbers = [n for n in (tokens, dim) if isinstance(n, int | float) and not isinstance(n, bool)]
+    if len(numbers) < 2 or not all(0 < number < math.inf for number in numbers):
+        raise ValueError(f"tokens and dim must be above 0, got {shown(tokens)} and {shown(dim)}.")
     return 2 + 2 / (12 * dim / tokens + 1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from foveate.data import DataError, ImageData, Sample, StreamedData
 from foveate.data.open import open_for_evaluation
 from foveate.data.preprocessing import Preprocessing
 from foveate.data.targets import UNKNOWN, transform_image
+from foveate.methods.validation import shown
 from foveate.tasks.augmentation import Augmentation, build_mixup, training_transform
 from foveate.tasks.base import BatchTransform, Metrics, Opened, Task, register
 
@@ -71,7 +73,16 @@ class ClassificationMetrics(Metrics):
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> ClassificationMetrics:
-        return cls(**state)
+        found = cls(**state)
+        for field in dataclasses.fields(found):
+            value, whole = getattr(found, field.name), field.type in (int, "int")
+            kinds = int if whole else int | float
+            if isinstance(value, bool) or not isinstance(value, kinds) or not math.isfinite(value):
+                raise ValueError(f"{field.name} is a {'count' if whole else 'sum'}; got {shown(value)}.")
+        agreeing = 0 <= found.agreeing <= found.compared <= found.images
+        if not agreeing or not 0 <= found.hits <= found.labeled <= found.images:
+            raise ValueError(f"There are more hits than images in {found}.")
+        return found
 
 
 @register("classification")

@@ -20,7 +20,7 @@ from foveate.adapters import inspect, reducer_of
 from foveate.data import DataError, ImageData, StreamedData
 from foveate.data.labels import read_class_names
 from foveate.methods.options import build as build_method
-from foveate.models.by_name import brings_architecture, class_options, comes_trained, load_model, load_with_report
+from foveate.models.by_name import brings_architecture, class_options, comes_trained, load_with_report
 from foveate.reductions import Reduction
 from foveate.schedules import PlanError, Schedule
 from foveate.schedules_text import make_schedule
@@ -127,7 +127,7 @@ def build_model(config: TrainConfig, task: Task) -> tuple[nn.Module, bool]:
     new = trained and (any(map(family.is_classifier, untrained)) or family.num_classes != num_classes)
     task.fit_head_(model)
     apply_reduction_(model, config.reduction)
-    freeze_(model, section.freeze, section.freeze_blocks)
+    freeze_(model, section.freeze, section.freeze_blocks, section.freeze_parameters)
     return model, new
 
 
@@ -228,16 +228,22 @@ def build_objective(config: TrainConfig, model: nn.Module, task: Task) -> Object
         if not section.teacher:
             raise ValueError("Distillation needs a teacher, e.g. --set objective.teacher=vit_large_patch14_dinov2.")
         pretrained = not section.teacher_weights
-        teacher = load_model(
+        teacher, untrained = load_with_report(
             section.teacher, pretrained=pretrained, weights=section.teacher_weights, options=section.teacher_options
         )
+        backbone = [name for name in untrained if not inspect(teacher).is_classifier(name)]
+        if backbone:  # a classifier is not read
+            raise ValueError(
+                f"The teacher {section.teacher} has {len(backbone)} parameters that nobody trained, such as "
+                f"{backbone[0]}. Give trained weights with objective.teacher_weights."
+            )
         return Distill(model, teacher, section.tokens, section.patch_weight)
     if section.kind == "power-search":
         if not isinstance(inspect(model).reduction.method, fv.PoWERSearch):
             raise ValueError(
-                "objective.kind=power-search trains retention parameters. Set reduction.method=power-search."
+                "objective.kind=power-search trains retention parameters. Set reduction.method=PoWERSearch."
             )
-        return PowerSearch(model, section.strength, section.mass, section.retention_lr, task)
+        return PowerSearch(model, section.strength, section.mass, section.retention_lr, task, section.round_down)
     if section.kind == "dynamicvit":
         weights = {"kl": section.kl_weight, "tokens": section.token_weight, "ratio": section.ratio_weight}
         initial = initial_teacher(model) if section.kl_weight or section.token_weight else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
-import math
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from operator import attrgetter
 from typing import Any, Literal
 
 from foveate.tasks import Augmentation
+from foveate.training.config_values import checked_value, type_in_words, value_from_text
 from foveate.training.renamed import current_name, current_names
 
 Options = dict[str, Any]
@@ -33,7 +33,9 @@ class ModelSection:
     freeze: Literal["nothing", "backbone"] = "nothing"
     """``backbone`` trains only the classifier."""
     freeze_blocks: int = 0
-    """Freeze the embedding and this many first blocks."""
+    """Keep the embedding and this many first blocks as they are."""
+    freeze_parameters: tuple[str, ...] = ()
+    """Keep these parameters as they are: ``cls_token``, ``pos_embed``, or any part of a dotted name."""
 
 
 @dataclass(frozen=True)
@@ -163,10 +165,12 @@ class ObjectiveSection:
     """power-search: weight of the mass penalty. If it is too small for the steps, more than ``mass`` is left."""
     retention_lr: float = 1e-2
     """power-search: learning rate of the retention parameters."""
+    round_down: bool = False
+    """power-search: round the counts down, to 1 at least, as the published code does; otherwise up."""
     kl_weight: float = 0.5
     """dynamicvit: weight of the KL divergence from the teacher's prediction; the teacher is the initial model."""
     token_weight: float = 0.5
-    """dynamicvit: weight of the difference from the teacher's tokens."""
+    """dynamicvit: weight of the difference to the teacher's tokens; on LV-ViT, to its predictions for tokens."""
     ratio_weight: float = 2.0
     """dynamicvit: weight of the loss on the share of kept tokens."""
     backbone_lr: float = 0.01
@@ -178,7 +182,7 @@ class ObjectiveSection:
 USED_BY = {
     "classify": ("smoothing", "self_kl"),
     "distill": ("teacher", "teacher_weights", "teacher_options", "tokens", "patch_weight"),
-    "power-search": ("smoothing", "mass", "strength", "retention_lr"),
+    "power-search": ("smoothing", "mass", "strength", "retention_lr", "round_down"),
     "dynamicvit": ("smoothing", "kl_weight", "token_weight", "ratio_weight", "backbone_lr", "frozen_epochs"),
 }
 """The values that each kind of objective uses."""
@@ -284,7 +288,7 @@ def read_config(data: Mapping[str, Any], where: str = "the configuration") -> Tr
                 raise ValueError(f"{where}: {name} must be a section of values, got {value!r}.")
             values[name] = _read_section(typing.cast(type, kind), value, f"{where}: {name}")
         else:
-            values[name] = _checked(value, kind, f"{where}: {name}")
+            values[name] = checked_value(value, kind, f"{where}: {name}")
     return TrainConfig(**values)
 
 
@@ -300,12 +304,12 @@ def override(config: TrainConfig, changes: Sequence[str]) -> TrainConfig:
         name, _, key = name.partition(".")
         kind = _field_type(type(inner), name, section)
         if key and (typing.get_origin(kind) is not dict or "." in key):
-            raise ValueError(f"{path} has too many parts: {section}.{name} takes {_in_words(kind)}.")
-        value = _from_text(text.strip(), dict if key else kind, path)
+            raise ValueError(f"{path} has too many parts: {section}.{name} takes {type_in_words(kind)}.")
+        value = value_from_text(text.strip(), dict if key else kind, path)
         if key:  # an entry of a section's own options, model.options.drop_path_rate=0.1
             value = getattr(inner, name) | {key: value}
         config = dataclasses.replace(
-            config, **{section: dataclasses.replace(inner, **{name: _checked(value, kind, path)})}
+            config, **{section: dataclasses.replace(inner, **{name: checked_value(value, kind, path)})}
         )
     return config
 
@@ -320,14 +324,17 @@ def set_values(config: TrainConfig, values: Mapping[str, Any]) -> TrainConfig:
         inner = getattr(config, _known(section, _sections(), "section"))
         kind = _field_type(type(inner), name, section)
         config = dataclasses.replace(
-            config, **{section: dataclasses.replace(inner, **{name: _checked(value, kind, path)})}
+            config, **{section: dataclasses.replace(inner, **{name: checked_value(value, kind, path)})}
         )
     return config
 
 
 def _read_section(section: type, data: Mapping[str, Any], where: str) -> Any:
     return section(
-        **{name: _checked(value, _field_type(section, name, where), f"{where}.{name}") for name, value in data.items()}
+        **{
+            name: checked_value(value, _field_type(section, name, where), f"{where}.{name}")
+            for name, value in data.items()
+        }
     )
 
 
@@ -346,52 +353,3 @@ def _known(name: str, names: Sequence[str], what: str) -> str:
     close = difflib.get_close_matches(name, names, n=2)
     hint = f"Did you mean {' or '.join(close)}?" if close else f"Known: {', '.join(names)}."
     raise ValueError(f"There is no {what} called {name!r}. {hint}")
-
-
-def _checked(value: Any, kind: Any, where: str) -> Any:
-    """Return ``value`` as type ``kind``, or raise a ValueError that names what is accepted."""
-    if typing.get_origin(kind) is Literal:
-        if value in typing.get_args(kind):
-            return value
-        raise ValueError(f"{where} must be one of {', '.join(typing.get_args(kind))}; got {value!r}.")
-    if typing.get_origin(kind) is tuple and isinstance(value, (list, tuple)):
-        return tuple(_checked(item, typing.get_args(kind)[0], where) for item in value)
-    if typing.get_origin(kind) is dict and isinstance(value, Mapping):
-        inner = typing.get_args(kind)[1]
-        return {key: item if inner is Any else _checked(item, inner, f"{where}.{key}") for key, item in value.items()}
-    if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    if kind in (str, int, bool) and isinstance(value, kind) and isinstance(value, bool) == (kind is bool):
-        return value
-    raise ValueError(f"{where} takes {_in_words(kind)}; got {value!r}.")
-
-
-def _in_words(kind: Any) -> str:
-    words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-    origin = typing.get_origin(kind)
-    return words.get(kind) or {tuple: "a list", dict: "a table of values"}.get(origin, str(kind))
-
-
-def _from_text(text: str, kind: Any, where: str) -> Any:
-    """Parse a command-line value: JSON if it is valid JSON, otherwise text. Lists may be written as 3,6,9."""
-    if kind is str or typing.get_origin(kind) is Literal:
-        return text
-    if typing.get_origin(kind) is tuple and not text.startswith("["):
-        text = f"[{text}]"
-    try:
-        return json.loads(text.lower() if text in ("True", "False") else text)
-    except json.JSONDecodeError:
-        if kind is dict:
-            return text  # an option's text needs no quotes
-        if numbers := _numbers(text, kind):
-            return numbers if text.startswith("[") else numbers[0]
-        raise ValueError(f"{where} takes {_in_words(kind)}; got {text!r}.") from None
-
-
-def _numbers(text: str, kind: Any) -> list[float]:
-    """Parse a number or a list of numbers that are not valid JSON, such as .5 or 1.; empty for anything else."""
-    parts = text.strip("[]").split(",") if kind == tuple[float, ...] else [text] if kind is float else []
-    try:
-        return [float(part) for part in parts]
-    except ValueError:
-        return []

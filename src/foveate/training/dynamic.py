@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import kl_div, log_softmax
 
 from foveate.adapters import CHILD, Encoded, inspect, reducer_of
 from foveate.methods.learned import MaskTrainedMethod
@@ -31,14 +32,28 @@ def token_loss(tokens: Tensor, teacher_tokens: Tensor, kept: Tensor) -> Tensor:
     The paper divides by the kept tokens of the whole batch; here each image has the same weight in any batch. Decisions
     receive a gradient here too, as printed.
     """
-    differences = (tokens.float() - teacher_tokens.float()).square().mean(dim=-1)
-    return ((differences * kept).sum(dim=1) / kept.sum(dim=1).clamp(min=1)).mean()
+    return _mean_of_kept((tokens.float() - teacher_tokens.float()).square().mean(dim=-1), kept)
+
+
+def token_prediction_loss(logits: Tensor, teacher_logits: Tensor, kept: Tensor) -> Tensor:
+    """KL(teacher || student) of the predictions (B, N, classes) of the tokens kept at the end, averaged as above."""
+    ours, theirs = log_softmax(logits.float(), dim=-1), log_softmax(teacher_logits.float(), dim=-1)
+    return _mean_of_kept(kl_div(ours, theirs, reduction="none", log_target=True).sum(dim=-1), kept)
+
+
+def _mean_of_kept(values: Tensor, kept: Tensor) -> Tensor:
+    """The mean over images of the mean of ``values`` (B, N) over kept tokens."""
+    return ((values * kept).sum(dim=1) / kept.sum(dim=1).clamp(min=1)).mean()
 
 
 class Dynamic(Classify):
     """Cross-entropy + kl * KL + tokens * token distillation + ratio * ratio loss; the paper's weights are 0.5, 0.5, 2.
 
-    The teacher is an unreduced, frozen copy of the initial model. It shares nothing with the student.
+    The teacher is the model with its weights at the start, unreduced and frozen, a copy that the student never shares.
+
+    On LV-ViT the losses are the published code's: cross-entropy and KL look at the class token's head alone, and token
+    distillation is the KL of the second head's predictions for the kept tokens, where other models have the squared
+    difference of the tokens.
     """
 
     def __init__(
@@ -92,9 +107,17 @@ class Dynamic(Classify):
         teacher = self.teacher(images.device)
         with torch.no_grad():
             teacher_encoded, teacher_logits = _encoded_and_predicted(teacher, images)
-        ours, theirs = _patches(self.model, encoded), _patches(teacher, teacher_encoded)
         parts = {"kl": self.kl * prediction_loss(logits, teacher_logits)}
-        return parts | {"tokens": self.tokens * token_loss(ours, theirs, kept)}
+        return parts | {"tokens": self.tokens * self._token_loss(encoded, teacher, teacher_encoded, kept)}
+
+    def _token_loss(self, encoded: Encoded, teacher: nn.Module, teacher_encoded: Encoded, kept: Tensor) -> Tensor:
+        logits = inspect(self.model).patch_logits(encoded)
+        if logits is None:
+            return token_loss(_patches(self.model, encoded), _patches(teacher, teacher_encoded), kept)
+        with torch.no_grad():
+            teacher_logits = inspect(teacher).patch_logits(teacher_encoded)
+        assert teacher_logits is not None
+        return token_prediction_loss(logits, teacher_logits, kept)
 
     def param_groups(self) -> list[dict[str, Any]]:
         reducer = reducer_of(self.model)
@@ -134,7 +157,7 @@ def _encoded_and_predicted(model: nn.Module, images: Tensor) -> tuple[Encoded, T
     """Return the record of every block and the logits, from one pass."""
     family = inspect(model)
     encoded = family.encode(images, record=True)
-    return encoded, family.logits(family.head(encoded)).float()
+    return encoded, family.class_logits(encoded).float()
 
 
 def _decisions(model: nn.Module, encoded: Encoded) -> list[Tensor]:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from foveate.evaluation.progress import Progress
+from foveate.evaluation.timing import check_progress
 from foveate.files import exclusive_lock
+from foveate.methods.validation import shown
 from foveate.training.checkpoint import find_checkpoint
 from foveate.training.config import TrainConfig, override, set_values
 from foveate.training.loop import Run
@@ -57,14 +59,22 @@ def train(
         FolderInUse: If another process trains in ``out``.
         Diverged: If loss or weights become NaN or infinite.
     """
+    if not isinstance(resume, bool):
+        raise TypeError(f"resume must be True or False, got {shown(resume)}.")
+    check_progress(progress)
+    if not isinstance(stop, StopSignal | None):
+        raise TypeError(f"stop must be a StopSignal, got {shown(stop)}.")
     config = configured(recipe, model, data, overrides)
     directory = Path(out) if out is not None else Path("runs") / _name(recipe)
+    if directory.exists() and not directory.is_dir():
+        raise ValueError(f"{directory} is a file, not a directory. Choose another directory with --out.")
     if not resume and find_checkpoint(directory) is not None:
         raise ValueError(
             f"{directory} already holds a run. Resume it with --resume (resume=True in Python), or choose another "
             "directory with --out."
         )
     run = Run(config, directory, progress, curves=True)
+    _make(directory)
     lock = exclusive_lock(directory, "foveate train") if run.accelerator.is_main_process else nullcontext()
     with lock:
         run.log.info(f"Training on {run.accelerator.device.type}, processes: {run.world}.")
@@ -74,6 +84,16 @@ def train(
             return run.train()
         with stop.listening():
             return run.train(stop)
+
+
+def _make(directory: Path) -> None:
+    """Make the directory before anything is logged or trained."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"{directory} cannot be written: {error.strerror}. Choose another directory with --out."
+        ) from error
 
 
 def configured(
@@ -88,6 +108,10 @@ def configured(
             raise TypeError(
                 f"{name} must be a name or a path, so that the run can be resumed; got {type(value).__name__}."
             )
+    if isinstance(overrides, str) or not isinstance(overrides, Mapping | Sequence):
+        raise TypeError(f"overrides must be values by name, such as {{'optimizer.lr': 1e-3}}; got {shown(overrides)}.")
+    if not isinstance(recipe, str | PathLike | TrainConfig):
+        raise TypeError(f"recipe must be a name, a path or a TrainConfig; got {shown(recipe)}.")
     changes = {"model.name": _text(model), "data.source": _text(data)}
     given = {name: value for name, value in changes.items() if value is not None}
     if not isinstance(recipe, TrainConfig):  # a recipe may have values for this model

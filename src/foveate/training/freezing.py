@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import nn
 
 from foveate.adapters import CHILD, inspect
 
 
-def freeze_(model: nn.Module, what: str, blocks: int = 0) -> None:
-    """Freeze the backbone, or the embedding and the first ``blocks`` blocks.
-
-    Args:
-        model: The model to freeze, in place.
-        what: ``nothing``, or ``backbone`` to train only the classifier.
-        blocks: Number of first blocks to freeze, with the embedding.
-
-    Raises:
-        ValueError: If the model has no classifier to train, or fewer blocks.
-    """
+def freeze_(model: nn.Module, what: str, blocks: int = 0, parameters: Sequence[str] = ()) -> None:
+    """Freeze the backbone, or the embedding and the first ``blocks`` blocks; and ``parameters``, by part of a name."""
     family = inspect(model)
     if what == "backbone":
         if not family.classifiers():
@@ -34,6 +27,20 @@ def freeze_(model: nn.Module, what: str, blocks: int = 0) -> None:
         for name, parameter in model.named_parameters():
             if family.embedding_names & set(name.split(".")) and not name.startswith(f"{CHILD}."):
                 parameter.requires_grad_(False)
+    for part in parameters:
+        _freeze_part_(model, part)
+
+
+def _freeze_part_(model: nn.Module, part: str) -> None:
+    """Freeze the model's own parameters that have ``part`` in their dotted name."""
+    own = [(name, p) for name, p in model.named_parameters() if not name.startswith(f"{CHILD}.")]
+    found = [parameter for name, parameter in own if f".{part}." in f".{name}."]
+    if not found:
+        raise ValueError(
+            f"model.freeze_parameters names {part!r}, and this {type(model).__name__} has no such parameter."
+        )
+    for parameter in found:
+        parameter.requires_grad_(False)
 
 
 def train_mode_(model: nn.Module) -> None:

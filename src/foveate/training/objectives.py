@@ -129,8 +129,17 @@ class PowerSearch(Classify):
     penalty then decide how the mass is distributed over the blocks.
     """
 
-    def __init__(self, model: nn.Module, strength: float, mass: float, lr: float, task: Task | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        strength: float,
+        mass: float,
+        lr: float,
+        task: Task | None = None,
+        round_down: bool = False,
+    ) -> None:
         super().__init__(model, task)
+        self.round_down = round_down
         if not 0 <= mass < 1:
             raise ValueError(f"objective.mass is a share of the tokens and must be at least 0 and below 1, got {mass}.")
         self.strength, self.mass, self.lr = strength, mass, lr
@@ -149,7 +158,7 @@ class PowerSearch(Classify):
         hold_mass_(self.model, self.mass)
 
     def finish(self, directory: Path) -> dict[str, Any]:
-        counts = found_counts(self.model)
+        counts = found_counts(self.model, self.round_down)
         path = fv.save_schedule(fv.Keep(counts), directory / "schedule.json")
         share = retained_share(self.model)
         found = {"counts": list(counts), "share": share, "schedule": str(path)}

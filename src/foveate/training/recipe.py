@@ -110,6 +110,8 @@ def _parse(path: Path) -> tuple[str, Tables]:
     try:
         text = path.read_text(encoding="utf-8")
         tables = tomllib.loads(text)
+    except RecursionError as error:
+        raise ValueError(f"{path} nests tables or lists too deeply to be read.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid TOML: {error}.") from error
     return text, current_names(tables)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 
 from foveate.adapters import copy_root, copy_unreduced, inspect, reducer_of
 from foveate.costs import ModelShape, Plan, count, unreduced
@@ -17,6 +17,7 @@ from foveate.evaluation.speed import free_slice
 from foveate.methods.base import Method
 from foveate.methods.options import method_text, parse
 from foveate.methods.registry import all_methods
+from foveate.methods.validation import shown
 from foveate.reductions import Reduction
 from foveate.report.compare.comparison import EXACT_LAST_BLOCK, UNREDUCED, Refused
 from foveate.schedules import Budget, Keep, PlanError
@@ -74,8 +75,10 @@ def read_methods(given: str | Method | Iterable[str | Method] | None) -> list[Me
         ValueError: If a method is unknown or needs training.
         TypeError: If one is neither a text nor a method.
     """
-    texts = [given] if isinstance(given, str | Method | type) else list(given or default_methods())
-    found = [text if isinstance(text, Method) else _parsed(text) for text in texts]
+    if given is not None and (isinstance(given, Tensor) or not isinstance(given, Iterable | Method | type)):
+        raise TypeError(f"methods must be names such as 'ToMe' or instances such as fv.ToMe(), got {shown(given)}.")
+    texts = [given] if isinstance(given, str | Method | type) else list(given if given is not None else ())
+    found = [text if isinstance(text, Method) else _parsed(text) for text in texts or default_methods()]
     for method in found:
         if not method.training_free:
             raise ValueError(
@@ -91,6 +94,8 @@ def read_budgets(given: float | Sequence[float]) -> tuple[float, ...]:
     Raises:
         ValueError: If one is not between 0 and 1, or there are none.
     """
+    if isinstance(given, str | Tensor) or not isinstance(given, int | float | Iterable):
+        raise ValueError(f"budgets must be shares of the MACs such as (0.8, 0.5), got {shown(given)}.")
     budgets = [given] if isinstance(given, int | float) else list(given)
     for budget in budgets:
         number = isinstance(budget, int | float) and not isinstance(budget, bool)

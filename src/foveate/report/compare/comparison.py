@@ -13,6 +13,7 @@ from torch import nn
 
 from foveate.evaluation.columns import COLUMNS, flat_row, with_values
 from foveate.methods.options import parse
+from foveate.methods.validation import shown_error
 from foveate.reductions import Reduction
 from foveate.report.compare.question import best_entry
 from foveate.schedules import Keep
@@ -154,7 +155,20 @@ class Comparison:
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Comparison:
-        """Return the comparison that ``as_dict`` described."""
+        """Return the comparison that ``as_dict`` described.
+
+        Raises:
+            ValueError: If ``data`` does not describe a comparison.
+        """
+        try:
+            return Comparison._read(data)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"These are not the results of a comparison: {type(error).__name__}: {shown_error(error)}."
+            ) from error
+
+    @staticmethod
+    def _read(data: Mapping[str, Any]) -> Comparison:
         values = {f.name: data[f.name] for f in dataclasses.fields(Comparison) if f.name != "gallery"}
         values["entries"] = tuple(Entry.from_dict(entry) for entry in data["entries"])
         values["refused"] = tuple(Refused(**refused) for refused in data["refused"])

@@ -19,7 +19,9 @@ from foveate.api import cost
 from foveate.evaluation.environment import describe_environment
 from foveate.evaluation.memory import peak_memory
 from foveate.evaluation.progress import Progress, silent
+from foveate.evaluation.timing import check_progress
 from foveate.methods.base import Method
+from foveate.methods.validation import shown, shown_error
 from foveate.report.compare.candidates import (
     DEFAULT_BUDGETS,
     Candidate,
@@ -28,7 +30,7 @@ from foveate.report.compare.candidates import (
     read_budgets,
     read_methods,
 )
-from foveate.report.compare.comparison import Comparison, Entry
+from foveate.report.compare.comparison import Comparison, Entry, Recommendation
 from foveate.report.compare.fidelity import Fidelity, measure_fidelity
 from foveate.report.compare.images import Images
 from foveate.report.compare.maps import Maps, draw_maps
@@ -39,6 +41,7 @@ from foveate.report.compare.settings import DEFAULT_SECONDS, Settings, checked_s
 from foveate.report.compare.timing import Speed, measure_candidate
 from foveate.tasks import find_task
 
+UNTRAINED = "The model's weights are random, so its decisions mean nothing: only the speeds do."
 SECONDS_BETWEEN_STORES = 1.0
 ENTRY_METRICS = ("top1", "top5", "agreement", "kl")
 """Metrics that are fields of an entry; all others are in its ``metrics``."""
@@ -63,7 +66,7 @@ def compare(
     data_options: Mapping[str, Any] | None = None,
     task: str = "classification",
     name: str | None = None,
-    note: str = "",
+    trained: bool = True,
     progress: Progress | None = None,
     store: str | PathLike[str] | None = None,
     resume: bool = False,
@@ -91,7 +94,7 @@ def compare(
         data_options: Passed to ``open_data``.
         task: What the model predicts.
         name: The model's name in the report.
-        note: An additional remark on the data for the report.
+        trained: Whether the model is trained. If not, only speeds mean something, and nothing is recommended.
         progress: Called during the work.
         store: A folder for intermediate results (partial.json); saving the finished comparison there removes them.
         resume: Resume from the intermediate results in ``store``.
@@ -103,6 +106,19 @@ def compare(
         ValueError: If the model, the data or a setting cannot be used.
         TypeError: If a method or ``data`` has the wrong type.
     """
+    check_progress(progress)
+    _check_words(split=split, name=name, task=task)
+    for option, switch in (("trained", trained), ("resume", resume)):
+        if not isinstance(switch, bool):
+            raise TypeError(f"{option} must be True or False, got {shown(switch)}.")
+    if not isinstance(data_options, Mapping | None):
+        raise TypeError(f"data_options must be values by name, got {shown(data_options)}.")
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
+        raise ValueError(f"workers must be an integer of at least 0, got {shown(workers)}.")
+    if isinstance(max_broken, bool) or not isinstance(max_broken, int | float) or not 0 <= max_broken <= 1:
+        raise ValueError(f"max_broken must be between 0 and 1, got {shown(max_broken)}. For 5 % write 0.05.")
+    if classes is not None and not (isinstance(classes, list | tuple) and all(isinstance(c, str) for c in classes)):
+        raise TypeError(f"classes must be names in the order of the model's outputs, got {shown(classes)}.")
     settings = checked_settings(
         read_methods(methods), read_budgets(budgets), batch_size, device, limit, seconds, seed, checkpoints
     )
@@ -115,10 +131,17 @@ def compare(
         raise ValueError("A comparison needs images of the kind the model was trained on. Pass data, e.g. a folder.")
     reading = Reading(split, classes, workers, max_broken, data_options or {})
     images = open_images(data, unreduced, settings, judge, reading)
-    images.note = " ".join(filter(None, (note, images.note)))
+    images.note = " ".join(filter(None, ("" if trained else UNTRAINED, images.note)))
     found = find_candidates(unreduced, settings.methods, settings.budgets, settings.checkpoints, given)
-    job = Job(unreduced, name or name_of(unreduced), found, images, settings, progress)
+    job = Job(unreduced, name or name_of(unreduced), found, images, settings, progress, trained)
     return job.run(demonstration, None if store is None else Path(store), resume)
+
+
+def _check_words(**words: object) -> None:
+    """Raise a TypeError for anything but text or None."""
+    for name, value in words.items():
+        if not isinstance(value, str | None):
+            raise TypeError(f"{name} must be text, got {shown(value)}.")
 
 
 class Job:
@@ -132,7 +155,9 @@ class Job:
         images: Images,
         settings: Settings,
         progress: Progress | None,
+        trained: bool = True,
     ) -> None:
+        self.trained = trained
         self.unreduced, self.name, self.found, self.images, self.settings = unreduced, name, found, images, settings
         self.progress = progress or silent
         self.fidelity = Fidelity.empty([candidate.key for candidate in found.all], images.task)
@@ -231,9 +256,17 @@ class Job:
         measured = None if self.partial is None else self.partial.read()
         if measured is None:
             return
-        self.fidelity = Fidelity.from_dict(measured["fidelity"], self.images.task)
-        self.earlier_broken = self.fidelity.broken
-        self.speeds = {key: _speed(stored) for key, stored in measured["speeds"].items()}
+        try:
+            fidelity = Fidelity.from_dict(measured["fidelity"], self.images.task)
+            speeds = {key: _speed(stored) for key, stored in measured["speeds"].items()}
+            for candidate in self.found.all:
+                fidelity.metrics(candidate.key).compute()
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"The file of the interrupted run is damaged: {type(error).__name__}: {shown_error(error)}. "
+                "Leave out --resume to begin anew."
+            ) from error
+        self.fidelity, self.speeds, self.earlier_broken = fidelity, speeds, fidelity.broken
 
     def _result(self, demonstration: bool, complete: bool) -> Comparison:
         entries = with_pareto([self._entry(candidate) for candidate in self.found.all])
@@ -246,9 +279,14 @@ class Job:
             complete=complete,
             entries=entries,
             refused=self.found.refused,
-            recommendation=recommend(entries, self.fidelity.images, self._drift()),
+            recommendation=self._recommendation(entries),
             gallery=self.maps.gallery,
         )
+
+    def _recommendation(self, entries: tuple[Entry, ...]) -> Recommendation:
+        if not self.trained:
+            return Recommendation(None, UNTRAINED, "")
+        return recommend(entries, self.fidelity.images, self._drift())
 
     def _entry(self, candidate: Candidate) -> Entry:
         figures, costs = self._figures(candidate), cost(candidate.model)

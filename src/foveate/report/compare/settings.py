@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from foveate.evaluation.timing import check_positive, checked_device
+from foveate.evaluation.timing import check_positive, check_seconds, checked_device
 from foveate.methods.base import Method
 from foveate.methods.options import method_text
+from foveate.methods.validation import shown
 
 DEFAULT_SECONDS = 2.0
 """Seconds of timing per candidate: about a minute for two dozen candidates."""
@@ -60,8 +61,12 @@ def checked_settings(
         ValueError: For the first setting that is wrong.
     """
     check_positive(batch_size=batch_size, limit=limit)
-    if not seconds > 0:
-        raise ValueError(f"seconds must be above 0, got {seconds}.")
+    check_seconds(seconds)
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise TypeError(f"seed must be an integer, got {shown(seed)}.")
+    several = isinstance(checkpoints, Sequence) and all(isinstance(folder, str | Path) for folder in checkpoints)
+    if not several and not isinstance(checkpoints, str | Path):
+        raise TypeError(f"checkpoints must be directories of fv.save, got {shown(checkpoints)}.")
     given = [checkpoints] if isinstance(checkpoints, str | Path) else checkpoints
     folders = tuple(str(folder) for folder in given)
     return Settings(
