@@ -212,8 +212,9 @@ def schedule_for(method: fv.Method) -> fv.Schedule | None:
 
 
 def reduced(family: str, method: fv.Method, depth: int = DEPTH, **options: Any) -> Any:
-    torch.manual_seed(7)  # for what a method learns
-    return fv.reduce_(make(family, depth), method, schedule_for(method), **options)
+    model = make(family, depth)
+    torch.manual_seed(7)  # for what a method learns; building a model draws numbers too
+    return fv.reduce_(model, method, schedule_for(method), **options)
 
 
 @cache

@@ -231,3 +231,13 @@ def test_real_folders_and_labels_open(assets):
     photographs = open_data(assets / "imagenet_dev" / "labels.csv", "all", num_classes=1000)
     assert len(photographs) == 500
     assert photographs.read(0).target == 326
+
+
+def test_a_link_back_is_walked_once(tmp_path, write):
+    for number in range(3):
+        write(tmp_path / "train" / "cats" / f"{number}.png", number)
+        write(tmp_path / "train" / "dogs" / f"{number}.png", number)
+    (tmp_path / "train" / "cats" / "again").symlink_to(tmp_path / "train" / "cats", target_is_directory=True)
+    (tmp_path / "train" / "dogs" / "up").symlink_to(tmp_path / "train" / "dogs", target_is_directory=True)
+    (tmp_path / "train" / "dogs" / "up2").symlink_to(tmp_path / "train" / "dogs" / "up", target_is_directory=True)
+    assert len(open_data(tmp_path, "train")) == 6

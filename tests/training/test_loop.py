@@ -170,7 +170,7 @@ def test_a_checkpoint_of_another_model_is_refused(images_folder, tmp_path):
             ["reduction.method=evit", "reduction.keep_rate=0.5", "reduction.blocks=1", *LATE[1:], "run.steps=3"],
             "after 1",
         ),
-        (["objective.kind=power-search"], "reduction.method=power-search"),
+        (["objective.kind=power-search"], "reduction.method=PoWERSearch"),
         (["reduction.method=evit", "reduction.keep_rate=0.5", "reduction.remove=2"], "keep_rate and remove"),
         (["model.freeze_blocks=9"], "freeze_blocks must be 0 to 3"),
         (["augmentation.scale=0.5"], "two numbers"),

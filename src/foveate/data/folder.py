@@ -75,8 +75,14 @@ def _subfolders(folder: Path) -> list[str]:
 def _images_below(folder: Path, name: str) -> list[str]:
     """Images of one class at any depth, sorted, so that the order does not depend on the file system."""
     found = []
+    seen: set[tuple[int, int]] = set()
     for place, folders, files in os.walk(folder / name, followlinks=True):
-        folders[:] = [below for below in folders if not below.startswith(".")]
+        status = os.stat(place)
+        if (status.st_dev, status.st_ino) in seen:  # a link back to a folder that was walked already
+            folders.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        folders[:] = sorted(below for below in folders if not below.startswith("."))
         relative = Path(place).relative_to(folder)
         found += [(relative / file).as_posix() for file in files if is_image(file)]
     return sorted(found)

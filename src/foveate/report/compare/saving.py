@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from foveate.files import FORMAT, read_json, write_text
+from foveate.files import FORMAT, read_json, sealed, unsealed, write_text
 from foveate.report.compare.comparison import Comparison
 
 RESULTS, TABLE, PAGE, PARTIAL = "results.json", "results.csv", "index.html", "partial.json"
@@ -103,7 +103,7 @@ class Partial:
         """
         if not self.path.is_file():
             return None
-        stored = read_json(self.path)
+        stored = unsealed(read_json(self.path), self.path, "Leave out --resume to start again.")
         theirs, ours = stored.get("identity", {}), self.identity
         differing = [name for name in ours if theirs.get(name) != ours[name]]
         if differing:
@@ -123,7 +123,9 @@ class Partial:
     def write(self, measured: Mapping[str, Any]) -> None:
         """Store the measurements so far."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(self.path, json.dumps({"format": FORMAT, "identity": self.identity, "measured": measured}))
+        # plain first, so that the checksum is of what a reader gets
+        plain = json.loads(json.dumps({"format": FORMAT, "identity": self.identity, "measured": measured}))
+        write_text(self.path, json.dumps(sealed(plain)))
 
 
 def _short(value: object) -> str:
