@@ -4,13 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= auto
 
-.PHONY: compare test browser check clean
+.PHONY: compare test test-export browser check clean
 
 compare: $(VENV)/.installed
 	$(BIN)/foveate compare --out foveate-report
 
 test: $(VENV)/.installed-dev check browser
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal
+
+# every method on every model library in ONNX Runtime and OpenVINO
+test-export: $(VENV)/.installed-dev
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m export
 
 # the report is tested in a real browser where one may be installed; else those tests skip with a warning
 browser:

@@ -226,9 +226,12 @@ def test_the_readme_keeps_a_reduction(
 
 
 def test_the_page_on_scenes_runs() -> None:
-    exec(block_with("docs/scenes.md", "scene(3"), scope := {})
+    exec(block_with("docs/scenes.md", "= scene(3"), scope := {})
     assert scope["KINDS"][scope["picture"].label] == "disc"
     assert scope["data"].pictures.mask(3).shape == (96, 96)
+    exec(block_with("docs/scenes.md", "objects_scene(3"), scope := {})
+    assert scope["picture"].semantic.shape == (320, 320)
+    assert len(scope["data"]) == 500
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

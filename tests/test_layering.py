@@ -16,6 +16,7 @@ SOURCE = Path(foveate.__file__).parent
 # from the ground up; a layer may import itself and everything below
 ROWS = (
     "core",
+    "registries",
     "methods",
     "schedules",
     "schedules_text",
@@ -33,6 +34,8 @@ ROWS = (
     "tasks",
     "evaluation",
     "training",
+    "deploy",
+    "tuning",
     "report",
     "tables",
     "cli",
@@ -40,10 +43,13 @@ ROWS = (
 RANK = {layer: rank for rank, layer in enumerate(ROWS)}
 MODEL_LIBRARIES = {"timm", "transformers", "torchvision"}
 MAY_IMPORT_MODELS = {"adapters", "models"}
-NO_MODELS = ("timm.data", "timm.optim", "timm.scheduler", "timm.utils", "torchvision.datasets")
+NO_MODELS = (
+    *("timm.data", "timm.optim", "timm.scheduler", "timm.utils"),
+    *("torchvision.datasets", "torchvision.transforms", "torchvision.tv_tensors"),
+)
 """Parts of these libraries that know no model, for everyone."""
 MOST_LINES = 400
-LAZY = {("foveate", f"foveate.{module}") for module in ("report.compare", "evaluation", "training")}
+LAZY = {("foveate", f"foveate.{module}") for module in ("report.compare", "evaluation", "training", "deploy", "tuning")}
 """``fv.compare`` and its like are jobs offered beside the verbs; the package imports them on first use."""
 LAZY |= {("reductions", "foveate.adapters")}
 """``Reduction.apply_`` is a method of the value, and the engine that carries it out is built on the value."""

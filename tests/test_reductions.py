@@ -26,7 +26,17 @@ reductions = st.builds(
     st.sampled_from(SCHEDULES),
     st.booleans(),
     st.sampled_from([None, "fixed", "learned"]),
+    st.sampled_from([None, "tokens"]),
+    st.sampled_from([None, (0, 2), (3, 3)]),
+    st.sampled_from(["representative", "mean"]),
 )
+grids = st.builds(
+    fv.Reduction,
+    st.just(fv.ToMe()),
+    st.sampled_from(SCHEDULES),
+    output=st.sampled_from(["grid", "grid-residual", "grid-attention"]),
+)
+reductions = reductions | grids
 
 
 @given(reductions)

@@ -196,7 +196,7 @@ STEERED = {
         "options": {"checkpoint_path": "/etc/passwd"},
     },
     "global_pool='../x'": {"library": "timm", "architecture": "test_vit", "options": {"global_pool": "../x"}},
-    "depth=1000000000": {"library": "timm", "architecture": "test_vit", "options": {"depth": 10**9}},
+    "depth is 1000000000": {"library": "timm", "architecture": "test_vit", "options": {"depth": 10**9}},
     "no table of options": {"library": "timm", "architecture": "test_vit", "options": [1]},
     "an attention of sdpa, eager": {
         "library": "transformers",

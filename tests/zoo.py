@@ -7,6 +7,8 @@ meet in few places:
   whether it trains by masks, whether it has a module (``asks_of_engine``). Methods that ask for the same run through
   the same lines of the engine and of a block's pieces. So one method of every such kind is paired with one family of
   every *kind of block* (``Family.block``: the families that share one are run by the same ``BlockPieces``).
+  What a block can notice of a method is less: which pieces are called, on what (``asks_of_blocks``). So it is one
+  method of each such kind for all but the first kind of block of a library.
 - What a method computes itself depends on the tensors it gets, which look the same for all blocks, and on the prefix:
   so every method and every variant of it runs on one family with a class token and registers, and every method on one
   family without any prefix token.
@@ -33,9 +35,21 @@ from typing import Any, NamedTuple
 
 import torch
 import transformers
-from timm.layers import Attention, SwiGLU
+from timm.layers import Attention, HybridEmbed, SwiGLU
+from timm.models.beit import Beit
+from timm.models.deepseek_vit import DeepseekVitClassifier
 from timm.models.deit import VisionTransformerDistilled
-from timm.models.vision_transformer import ResPostBlock, VisionTransformer
+from timm.models.eva import Eva
+from timm.models.gemma4_vit import Gemma4VitClassifier
+from timm.models.naflexvit import NaFlexVit
+from timm.models.qwen3_vit import Qwen3VitEncoder
+from timm.models.vision_transformer import (
+    ParallelScalingBlock,
+    ParallelThingsBlock,
+    ResPostBlock,
+    VisionTransformer,
+)
+from timm.models.vision_transformer_relpos import VisionTransformerRelPos
 from torch import Tensor, nn
 from torchvision.models import VisionTransformer as TorchvisionViT
 
@@ -56,6 +70,13 @@ def _timm(cls: type = VisionTransformer, **options: Any) -> nn.Module:
     return cls(**(size | {"num_classes": CLASSES} | options))
 
 
+def _encoder(cls: type, **options: Any) -> Any:
+    model = cls(img_size=IMAGE, patch_size=PATCH, embed_dim=DIM, num_heads=HEADS, **options)
+    model.pretrained_cfg = {"input_size": (3, IMAGE, IMAGE)}  # some models keep no size of their own
+    return model
+
+
+_GEMMA = {"head_dim": DIM // HEADS, "intermediate_size": 2 * DIM, "position_embedding_size": 16}
 _HF_SIZE = {
     "hidden_size": DIM,
     "num_attention_heads": HEADS,
@@ -65,7 +86,7 @@ _HF_SIZE = {
 
 
 def _hf(name: str, config: str, depth: int, attention: str = "sdpa", **options: Any) -> nn.Module:
-    made = getattr(transformers, config)(**_HF_SIZE, num_hidden_layers=depth, num_labels=CLASSES, **options)
+    made = getattr(transformers, config)(**_HF_SIZE | {"num_hidden_layers": depth, "num_labels": CLASSES} | options)
     return getattr(transformers, name)._from_config(made, attn_implementation=attention)
 
 
@@ -84,6 +105,10 @@ def _torchvision(depth: int) -> nn.Module:
 
 
 _WIDE = {"intermediate_size": 4 * DIM}
+_STILL = _WIDE | {"pos_embed_rescale": None}  # in training, DINOv3 draws the scale of its positions at random
+_RELATIVE = _WIDE | {"use_relative_position_bias": True, "layer_scale_init_value": 0.4}
+_INTERNVL = _WIDE | {"layer_scale_init_value": 0.4, "use_qk_norm": True, "use_mean_pooling": False}
+_INTERNVL |= {"image_size": (IMAGE, IMAGE), "patch_size": (PATCH, PATCH)}
 
 
 class GatedAttention(Attention):
@@ -91,6 +116,19 @@ class GatedAttention(Attention):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options, gated=True)
+
+
+def _stem(**options: Any) -> HybridEmbed:
+    """A convolution, then patches of what it gives."""
+    return HybridEmbed(
+        nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8)), **options | {"patch_size": PATCH // 2}
+    )
+
+
+_ANY_SIZE = {"dynamic_img_size": True, "init_values": 0.5}  # learned frequencies of a fixed size need float32 in timm
+_SHARED_KEYS = {"attn_type": "rope", "qkv_fused": False, "num_heads": 4, "num_kv_heads": 2, "qk_norm": True}
+_ROTARY = {"use_rot_pos_emb": True}
+_HALF = {"rope_rotate_half": True, "rope_type": "dinov3", "qkv_fused": False, "swiglu_mlp": True, "scale_mlp": True}
 
 
 class Family(NamedTuple):
@@ -117,6 +155,39 @@ FAMILIES: dict[str, Family] = {
     "timm-swiglu": Family("timm", partial(_timm, mlp_layer=SwiGLU)),
     "timm-dynamic": Family("timm", partial(_timm, dynamic_img_size=True)),
     "timm-lvvit": Family("timm", partial(_timm, LVViT)),
+    "timm-hybrid": Family("timm", partial(_timm, embed_layer=_stem)),
+    "timm-parallel-scaling": Family(
+        "timm-scaling", partial(_timm, block_fn=ParallelScalingBlock, qkv_bias=False, qk_norm=True, init_values=0.5)
+    ),
+    "timm-parallel-things": Family("timm-things", partial(_timm, block_fn=ParallelThingsBlock, init_values=0.5)),
+    "timm-rope-mixed": Family(
+        "timm-rope",
+        partial(_timm, Eva, **_ROTARY, rope_type="mixed", rope_grid_indexing="xy", **_ANY_SIZE, num_reg_tokens=2),
+    ),
+    "timm-rope-dinov3": Family(
+        "timm-rope",
+        partial(_timm, Eva, **_ROTARY, **_HALF, global_pool="token", use_abs_pos_emb=False, scale_attn_inner=True),
+    ),
+    "timm-rope-shared-keys": Family(
+        "timm-rope",
+        partial(_timm, Eva, **_ROTARY, **_SHARED_KEYS, global_pool="map", dynamic_img_size=True, class_token=False),
+    ),
+    "timm-rope-postnorm": Family("timm-rope", partial(_timm, Eva, **_ROTARY, use_post_norm=True)),
+    "timm-rope-qwen": Family("timm-rope", partial(_encoder, Qwen3VitEncoder, out_features=5, pos_embed_grid_size=6)),
+    "timm-rope-deepseek": Family("timm-rope", partial(_timm, DeepseekVitClassifier)),
+    "timm-gemma": Family(
+        "timm-gemma", partial(_encoder, Gemma4VitClassifier, **_GEMMA, num_kv_heads=1, num_classes=CLASSES)
+    ),
+    "timm-rope-naflex": Family(
+        "timm-rope", partial(_encoder, NaFlexVit, rope_type="axial", attn_gated=True, num_classes=CLASSES)
+    ),
+    "timm-relpos": Family(
+        "timm-bias", partial(_timm, VisionTransformerRelPos, class_token=True, global_pool="token", init_values=0.5)
+    ),
+    "timm-beit": Family(
+        "timm-bias",
+        partial(_timm, Beit, use_rel_pos_bias=True, use_shared_rel_pos_bias=True, init_values=0.5),
+    ),
     "hf-vit": Family("hf-vit", partial(_hf, "ViTForImageClassification", "ViTConfig", **_WIDE)),
     "hf-vit-eager": Family(
         "hf-vit", partial(_hf, "ViTForImageClassification", "ViTConfig", attention="eager", **_WIDE)
@@ -142,11 +213,36 @@ FAMILIES: dict[str, Family] = {
     "hf-clip-classifier": Family("hf-clip", partial(_hf_two_towers, "CLIPForImageClassification", "CLIPConfig")),
     "hf-siglip-vision": Family("hf-clip", partial(_hf, "SiglipVisionModel", "SiglipVisionConfig", **_WIDE)),
     "hf-siglip-classifier": Family("hf-clip", partial(_hf_two_towers, "SiglipForImageClassification", "SiglipConfig")),
+    "hf-dinov3": Family(
+        "hf-dinov3",
+        partial(_hf, "DINOv3ViTModel", "DINOv3ViTConfig", layerscale_value=0.4, num_register_tokens=2, **_STILL),
+    ),
+    "hf-beit": Family(
+        "hf-beit",
+        partial(_hf, "BeitForImageClassification", "BeitConfig", use_shared_relative_position_bias=True, **_RELATIVE),
+    ),
+    "hf-data2vec": Family(
+        "hf-beit",
+        partial(
+            _hf,
+            "Data2VecVisionForImageClassification",
+            "Data2VecVisionConfig",
+            use_mean_pooling=False,
+            **_RELATIVE,
+        ),
+    ),
+    "hf-internvl": Family(
+        "hf-vit",
+        partial(_hf, "InternVLVisionModel", "InternVLVisionConfig", **_INTERNVL),
+    ),
     "torchvision": Family("torchvision", _torchvision),
 }
 
 ONE_PER_LIBRARY = ("timm-registers-layerscale", "hf-dinov2", "torchvision")
-ONE_PER_BLOCK = tuple({family.block: name for name, family in reversed(FAMILIES.items())}.values())[::-1]
+ONE_PER_BLOCK = tuple(
+    next(name for name, family in FAMILIES.items() if family.block == block)
+    for block in dict.fromkeys(family.block for family in FAMILIES.values())
+)
 WITHOUT_PREFIX = "timm-mean"
 
 
@@ -255,8 +351,14 @@ def asks_of_engine(method: fv.Method) -> tuple[Any, ...]:
     return (*asks, by_masks, method.heads_weigh_by_size, method.needs_class_token)
 
 
-def _one_per_kind_of_method() -> list[fv.Method]:
-    return list({asks_of_engine(method): method for method in [*variants(), *defaults()]}.values())
+def asks_of_blocks(method: fv.Method) -> tuple[Any, ...]:
+    """All that decides which pieces of a block are called, and on what."""
+    masks = isinstance(method, MaskTrainedMethod)
+    return (method.site, method.needs(True), method.proportional_attention, masks)
+
+
+def _one_per_kind_of_method(asks: Callable[[fv.Method], tuple[Any, ...]] = asks_of_engine) -> list[fv.Method]:
+    return list({asks(method): method for method in [*variants(), *defaults()]}.values())
 
 
 ONE_PER_SITE: tuple[fv.Method, ...] = (fv.DynamicViT(), fv.ToMe(), fv.HVTPool(), fv.ClusterAttention())
@@ -302,7 +404,8 @@ PAIRS = list(
     dict.fromkeys(
         _pairs([*defaults(), *variants()], ONE_PER_BLOCK[:1])
         + _pairs(defaults(), [WITHOUT_PREFIX])
-        + _pairs(_one_per_kind_of_method(), ONE_PER_BLOCK)
+        + _pairs(_one_per_kind_of_method(), ONE_PER_LIBRARY)
+        + _pairs(_one_per_kind_of_method(asks_of_blocks), ONE_PER_BLOCK)
         + _pairs(ONE_PER_SITE, FAMILIES)
     )
 )

@@ -35,11 +35,20 @@ from foveate.storage import load, load_schedule, save, save_schedule
 __version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
+    from foveate.deploy import export, load_exported
     from foveate.evaluation import measure_speed
     from foveate.report.compare import compare
     from foveate.training import train
+    from foveate.tuning import search
 
-LAZY = {"compare": "foveate.report.compare", "measure_speed": "foveate.evaluation", "train": "foveate.training"}
+LAZY = {
+    "compare": "foveate.report.compare",
+    "export": "foveate.deploy",
+    "load_exported": "foveate.deploy",
+    "measure_speed": "foveate.evaluation",
+    "search": "foveate.tuning",
+    "train": "foveate.training",
+}
 """Jobs that are built on everything else here, so they are imported on first use."""
 
 
@@ -86,11 +95,13 @@ __all__ = [
     "check_method",
     "compare",
     "cost",
+    "export",
     "features",
     "inspect",
     "is_reduced",
     "list_methods",
     "load",
+    "load_exported",
     "load_schedule",
     "measure_speed",
     "models",
@@ -100,6 +111,7 @@ __all__ = [
     "restore_",
     "save",
     "save_schedule",
+    "search",
     "trace",
     "train",
 ]

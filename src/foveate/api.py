@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from foveate.adapters import Encoded, Family, Reduced, Trace, detach_, inspect, reducer_of, spread_to_patches
+from foveate.adapters import Encoded, Family, Trace, detach_, inspect, reduced_part, reducer_of, spread_to_patches
 from foveate.costs import Cost
 from foveate.methods.base import Method
 from foveate.methods.validation import shown
-from foveate.reductions import Reduction, UnitQK, as_reduction
+from foveate.reductions import Reduction, ReductionOptions, as_reduction
 from foveate.schedules import Schedule
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -23,9 +23,7 @@ def reduce_(
     model: Model,
     method: Method | str,
     schedule: Schedule | float | str | None = None,
-    *,
-    exact_last_block: bool = False,
-    unit_qk: UnitQK | None = None,
+    **options: Unpack[ReductionOptions],
 ) -> Model:
     """Make ``model`` keep fewer tokens, in place. Short for ``Reduction(method, schedule, ...).apply_(model)``.
 
@@ -34,10 +32,8 @@ def reduce_(
         method: an instance such as ``ToMe()``, or a name with options such as ``"evit:fuse=false"``.
         schedule: how many tokens are left after each block; a number such as 0.5 means ``Budget(0.5)``. Leave it out
             for a method that fixes its own counts.
-        exact_last_block: compute the last block for prefix tokens only, which is exact if the head reads nothing else.
-            ``forward_features`` then returns prefix tokens only.
-        unit_qk: normalize queries and keys in attention, with a scale of 1 (``"fixed"``) or a scale that is learned in
-            each block (``"learned"``). The model then has to be trained.
+        options: further fields of ``Reduction``: ``exact_last_block``, ``unit_qk``, ``output``, ``merge_unmerge`` and
+            ``positions``.
 
     Returns:
         The model.
@@ -49,7 +45,7 @@ def reduce_(
     """
     if method is None:
         raise TypeError("reduce_ needs a method such as ToMe(), or a name such as 'tome'; got None.")
-    return Reduction(method, schedule, exact_last_block, unit_qk).apply_(model)  # type: ignore[arg-type]
+    return Reduction(method, schedule, **options).apply_(model)  # type: ignore[arg-type]
 
 
 def reschedule_(model: Model, schedule: Schedule) -> Model:
@@ -85,14 +81,16 @@ def restore_(model: Model) -> Model:
     Raises:
         ValueError: if the model is not reduced.
     """
-    if not isinstance(model, Reduced):
+    part = reduced_part(model)
+    if part is None:
         raise ValueError(f"This {type(model).__name__} is not reduced, so there is nothing to restore.")
-    return detach_(model)
+    detach_(part)
+    return model
 
 
 def is_reduced(model: nn.Module) -> bool:
-    """Whether ``model`` is reduced."""
-    return isinstance(model, Reduced)
+    """Whether ``model``, or the encoder inside it, is reduced."""
+    return reduced_part(model) is not None
 
 
 @contextmanager
@@ -100,9 +98,7 @@ def reduced(
     model: Model,
     method: Method | str | Reduction,
     schedule: Schedule | float | str | None = None,
-    *,
-    exact_last_block: bool = False,
-    unit_qk: UnitQK | None = None,
+    **options: Unpack[ReductionOptions],
 ) -> Iterator[Model]:
     """Reduce ``model`` inside a ``with`` block and restore it at the end, even after an exception.
 
@@ -110,7 +106,7 @@ def reduced(
     """
     if method is None:
         raise TypeError("reduced needs a method such as ToMe(), a name such as 'tome', or a Reduction; got None.")
-    as_reduction(method, schedule, exact_last_block, unit_qk).apply_(model)
+    as_reduction(method, schedule, **options).apply_(model)
     try:
         yield model
     finally:

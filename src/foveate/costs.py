@@ -11,10 +11,14 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 from foveate.methods.base import Method, Site, StepShape
 from foveate.methods.learned import LearnedMethod
 from foveate.schedules import Budget, Keep, PlanError, Schedule, check_blocks
+
+Output = Literal["tokens", "grid", "grid-residual", "grid-attention"]
+"""What leaves a reduced encoder; see ``Reduction.output``."""
 
 
 @dataclass(frozen=True)
@@ -62,22 +66,36 @@ class Plan:
     exact_last_block: bool = False
     soft_blocks: tuple[int, ...] = ()
     """Blocks in which the method acts on tokens that all stay: training modules, or EViT that fuses a single one."""
+    output: Output = "tokens"
+    unmerge_after: int | None = None
+    """The block after which every patch has its own token again; None if there is none."""
 
     def before(self, block: int) -> int:
         """Patch tokens (or keys) available to the reduction in ``block``."""
-        return self.num_patches if block == 0 or self.site is Site.KV else self.counts[block - 1]
+        return self.num_patches if block == 0 or self.site is Site.KV else self.tokens_after(block - 1)
+
+    def is_last(self, block: int) -> bool:
+        return block == len(self.counts) - 1
 
     def acts_in(self, block: int) -> bool:
         """Whether anything is reduced in ``block``."""
-        if self.exact_last_block and block == len(self.counts) - 1 and self.site in (Site.POST_ATTN, Site.POST_BLOCK):
+        if self.is_last(block) and self.output == "grid-attention":
+            return False  # its keys are the tokens that are left, its queries all patches
+        if self.exact_last_block and self.is_last(block) and self.site in (Site.POST_ATTN, Site.POST_BLOCK):
             return False  # no patch token leaves this block, so reducing after attention would be useless
         return self.counts[block] < self.before(block) or block in self.soft_blocks
 
     def tokens_after(self, block: int) -> int:
         """Patch tokens that leave ``block``."""
-        if self.exact_last_block and block == len(self.counts) - 1:
+        if self.exact_last_block and self.is_last(block):
             return 0
-        return self.num_patches if self.site is Site.KV else self.counts[block]
+        restored = block == self.unmerge_after or (self.is_last(block) and self.output == "grid-attention")
+        return self.num_patches if self.site is Site.KV or restored else self.counts[block]
+
+    @property
+    def read_by_head(self) -> int:
+        """Patch tokens that leave the encoder."""
+        return self.tokens_after(len(self.counts) - 1) if self.output == "tokens" else self.num_patches
 
 
 @dataclass(frozen=True)
@@ -109,15 +127,14 @@ def count(shape: ModelShape, plan: Plan, method: Method | None, params: int) -> 
     total = shape.num_patches * shape.stem_macs_per_patch
     own = 0
     for index, block in enumerate(shape.blocks):
-        work, extra = _block_macs(shape, block, plan, method, index)
+        work, extra = block_macs(shape, block, plan, method, index)
         total, own = total + work + extra, own + extra
-    last = plan.tokens_after(shape.depth - 1)
-    total += shape.head_macs + shape.head_macs_per_patch * last
+    total += shape.head_macs + shape.head_macs_per_patch * plan.read_by_head
     tokens = tuple(shape.num_prefix + plan.tokens_after(i) for i in range(shape.depth))
     return Cost(params, total, own, tokens)
 
 
-def _block_macs(shape: ModelShape, block: BlockShape, plan: Plan, method: Method | None, index: int) -> tuple[int, int]:
+def block_macs(shape: ModelShape, block: BlockShape, plan: Plan, method: Method | None, index: int) -> tuple[int, int]:
     """(the block's MACs, the method's MACs) for one image."""
     prefix = shape.num_prefix
     acts = plan.acts_in(index)
@@ -128,6 +145,8 @@ def _block_macs(shape: ModelShape, block: BlockShape, plan: Plan, method: Method
     through_mlp = prefix + kept if acts and plan.site is Site.POST_ATTN else queries
     if plan.exact_last_block and index == shape.depth - 1:
         queries = through_mlp = prefix
+    if plan.output == "grid-attention" and plan.is_last(index):
+        queries = through_mlp = prefix + plan.num_patches
     work = queries * (block.query_macs + block.proj_macs) + keys * block.key_value_macs
     work += 2 * queries * keys * block.heads * block.head_dim + through_mlp * block.mlp_macs
     if not acts or method is None:
@@ -161,6 +180,8 @@ def make_plan(
     method: Method | None = None,
     schedule: Schedule | None = None,
     exact_last_block: bool = False,
+    output: Output = "tokens",
+    span: tuple[int, int] | None = None,
 ) -> Plan:
     """Resolve a schedule for a model and a method.
 
@@ -169,31 +190,41 @@ def make_plan(
         method: None keeps every token.
         schedule: None for a method that fixes its own counts.
         exact_last_block: compute the last block for prefix tokens only.
+        output: what leaves the encoder.
+        span: first and last block that may reduce, if tokens are spread to all patches after the last.
 
     Raises:
         PlanError: if the model or the method cannot follow the schedule.
     """
     n, depth = shape.num_patches, shape.depth
+    if span is not None and span[1] >= depth:
+        raise PlanError(f"merge_unmerge={span}, but the model has {depth} blocks (0..{depth - 1}).")
     if method is None:
         if schedule is not None:
             raise PlanError(f"{schedule!r} needs a method, such as ToMe().")
-        return Plan(Site.POST_ATTN, n, (n,) * depth, exact_last_block)
-    counts = _counts(shape, method, schedule, exact_last_block)
+        return Plan(Site.POST_ATTN, n, (n,) * depth, exact_last_block, output=output)
+    empty = Plan(method.site, n, (n,) * depth, exact_last_block, (), output, None if span is None else span[1])
+    counts = _counts(shape, method, schedule, empty, span)
     _check_tokens_left(shape, method, schedule, counts)
     if schedule is not None:
-        return Plan(method.site, n, counts, exact_last_block, schedule.soft_blocks(method, depth, n))
+        return dataclasses.replace(empty, counts=counts, soft_blocks=_soft_blocks(schedule, method, depth, n, span))
     soft_blocks = method.soft_blocks(depth) if isinstance(method, LearnedMethod) else ()
     if exact_last_block and depth - 1 in soft_blocks:
         raise PlanError(
             f"{type(method).__name__} also acts in the last block, where exact_last_block leaves no patch tokens. "
             "Leave exact_last_block out."
         )
-    return Plan(method.site, n, counts, exact_last_block, soft_blocks)
+    return dataclasses.replace(empty, counts=counts, soft_blocks=soft_blocks)
 
 
-def _counts(shape: ModelShape, method: Method, schedule: Schedule | None, exact: bool) -> tuple[int, ...]:
+Span = tuple[int, int] | None
+
+
+def _counts(shape: ModelShape, method: Method, schedule: Schedule | None, empty: Plan, span: Span) -> tuple[int, ...]:
     """Patch tokens (or keys) after each block."""
     if schedule is None:
+        if span is not None:
+            raise PlanError(f"{type(method).__name__} fixes its own counts, so it takes no merge_unmerge={span}.")
         own = method.own_counts(shape.depth, shape.grid)
         if own is None:
             raise PlanError(
@@ -202,12 +233,46 @@ def _counts(shape: ModelShape, method: Method, schedule: Schedule | None, exact:
             )
         return own
     if isinstance(schedule, Budget):
-        counts = _fit_budget(shape, method, schedule, exact)
+        counts = _fit_budget(shape, method, schedule, empty, span)
     else:
-        counts = schedule.counts(method, shape.depth, shape.num_patches)
+        counts = _resolved(schedule, method, shape.depth, shape.num_patches, span)
     if min(counts) < shape.num_patches and method.own_counts(shape.depth, shape.grid) is not None:
         raise PlanError(f"{type(method).__name__} fixes its own counts. Leave out the schedule {schedule!r}.")
     return counts
+
+
+def _resolved(schedule: Schedule, method: Method, depth: int, n: int, span: Span) -> tuple[int, ...]:
+    """Counts of a schedule: blocks that it names count from the first of the model, others are chosen in ``span``."""
+    if span is None:
+        return schedule.counts(method, depth, n)
+    if not _names_blocks(schedule):
+        return _inside(schedule.counts(method, span[1] - span[0] + 1, n), span, depth, n)
+    counts = schedule.counts(method, depth, n)
+    _check_span(schedule, counts, span, n)
+    return _inside(counts[span[0] : span[1] + 1], span, depth, n)
+
+
+def _soft_blocks(schedule: Schedule, method: Method, depth: int, n: int, span: Span) -> tuple[int, ...]:
+    if span is None or _names_blocks(schedule):
+        return schedule.soft_blocks(method, depth, n)
+    return tuple(span[0] + block for block in schedule.soft_blocks(method, span[1] - span[0] + 1, n))
+
+
+def _names_blocks(schedule: Schedule) -> bool:
+    return isinstance(schedule, Keep) or getattr(schedule, "blocks", None) is not None
+
+
+def _inside(counts: tuple[int, ...], span: tuple[int, int], depth: int, n: int) -> tuple[int, ...]:
+    """Counts of all blocks from those in ``span``; before and after it every patch has its token."""
+    return (n,) * span[0] + counts + (n,) * (depth - 1 - span[1])
+
+
+def _check_span(schedule: Schedule, counts: tuple[int, ...], span: tuple[int, int], n: int) -> None:
+    """Raise ``PlanError`` if the schedule reduces in a block outside ``span``."""
+    before = (n, *counts)
+    for block, count_after in enumerate(counts):
+        if count_after < before[block] and not span[0] <= block <= span[1]:
+            raise PlanError(f"{schedule!r} reduces in block {block}, outside merge_unmerge={span}.")
 
 
 def _check_tokens_left(shape: ModelShape, method: Method, schedule: Schedule | None, counts: tuple[int, ...]) -> None:
@@ -224,21 +289,22 @@ def _check_tokens_left(shape: ModelShape, method: Method, schedule: Schedule | N
         raise PlanError(f"{schedule!r} leaves no token after block {block}. Keep at least 1.")
 
 
-def _fit_budget(shape: ModelShape, method: Method, budget: Budget, exact: bool) -> tuple[int, ...]:
+def _fit_budget(shape: ModelShape, method: Method, budget: Budget, empty: Plan, span: Span) -> tuple[int, ...]:
     """Bisect the method's strength, then move single tokens until the MACs are within 1 % of the target."""
 
     depth, n, fraction = shape.depth, shape.num_patches, budget.fraction
     check_blocks("Budget", budget.blocks or (), depth)
 
     def macs(counts: tuple[int, ...]) -> int:
-        return count(shape, Plan(method.site, n, counts, exact), method, 0).macs
+        return count(shape, dataclasses.replace(empty, counts=counts), method, 0).macs
 
     def spread(strength: float) -> tuple[int, ...]:
-        if budget.blocks is None:
-            counts = method.spread(strength, depth, n)
-        else:
-            counts = method.equal_ratio(budget.blocks, strength, depth, n)
-        return Keep(counts).counts(method, depth, n)  # raises if a step is out of reach
+        if budget.blocks is not None:
+            keep = Keep(method.equal_ratio(budget.blocks, strength, depth, n))
+            return _resolved(keep, method, depth, n, span)  # raises if a step is out of reach
+        length = depth if span is None else span[1] - span[0] + 1
+        counts = Keep(method.spread(strength, length, n)).counts(method, length, n)
+        return counts if span is None else _inside(counts, span, depth, n)
 
     whole = count(shape, unreduced(shape), None, 0).macs
     target = fraction * whole
@@ -251,7 +317,7 @@ def _fit_budget(shape: ModelShape, method: Method, budget: Budget, exact: bool) 
     best = min(candidates, key=lambda counts: abs(macs(counts) - target))
     most, least = (macs(counts) / whole for counts in candidates[:2])
     if least < fraction < most:
-        best = _fine_tune(best, target, macs, method, n)
+        best = _fine_tune(best, target, macs, method, empty)
     if abs(macs(best) - target) > 0.01 * target:
         raise PlanError(
             f"{budget!r} cannot be met by {type(method).__name__} on this model: its schedules cost "
@@ -261,23 +327,25 @@ def _fit_budget(shape: ModelShape, method: Method, budget: Budget, exact: bool) 
 
 
 def _fine_tune(
-    best: tuple[int, ...], target: float, macs: Callable[[tuple[int, ...]], int], method: Method, n: int
+    best: tuple[int, ...], target: float, macs: Callable[[tuple[int, ...]], int], method: Method, empty: Plan
 ) -> tuple[int, ...]:
     """Shift equal counts by one token, greedily, while the cost gets closer to the target. Adds no reducing block."""
-    depth = len(best)
-    plan = Plan(method.site, n, best)
-    sites = [block for block in range(depth) if plan.acts_in(block)]
+    end = len(best) if empty.unmerge_after is None else empty.unmerge_after + 1
+    plan = Plan(method.site, empty.num_patches, best)
+    sites = [block for block in range(end) if plan.acts_in(block)]
     improved = True
     while improved and abs(macs(best) - target) > 0.001 * target:
         improved = False
         for block in sites:
             for change in (-1, 1):
                 trial = list(best)
-                for later in range(block, depth):
+                for later in range(block, end):
                     if best[later] == best[block]:
                         trial[later] = best[later] + change
                 trial_counts = tuple(trial)
-                if _reachable(trial_counts, method, n) and abs(macs(trial_counts) - target) < abs(macs(best) - target):
+                if _reachable(trial_counts[:end], method, empty.num_patches) and abs(macs(trial_counts) - target) < abs(
+                    macs(best) - target
+                ):
                     best, improved = trial_counts, True
     return best
 

@@ -9,9 +9,10 @@ import json
 import os
 import re
 import secrets
+import shutil
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,43 +20,109 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 FORMAT = 1
 LOCK = ".foveate.lock"
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 LARGEST_JSON = 64 * 2**20
 """Bytes; every JSON file of ours is far smaller."""
 TEMPORARY = re.compile(r"\..+-[0-9a-f]{8}\.tmp")
-"""Names of files that are being written, or that a killed process left behind."""
+"""Names of what is being written, or of what a killed process left behind."""
 
 
-def temporary_name(path: Path) -> Path:
-    """A name beside ``path`` that no file of a user has."""
-    return path.with_name(f".{path.name}-{secrets.token_hex(4)}.tmp")
+class CannotWrite(OSError):
+    """A file could not be written, for example because the disk is full. What was there before is unchanged."""
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+def _cannot_write(path: Path, error: OSError | SafetensorError) -> CannotWrite:
+    # safetensors hides the number of the system's error in its text
+    full = getattr(error, "errno", None) == errno.ENOSPC or "No space left" in str(error)
+    number = errno.ENOSPC if full else getattr(error, "errno", None) or errno.EIO
+    way_out = " Free some space, or choose another place." if full else ""
+    reason = os.strerror(number) if full else getattr(error, "strerror", None) or error
+    return CannotWrite(number, f"{path} cannot be written: {reason}.{way_out}")
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Write to a temporary file, which then becomes ``path`` in one step; on any error nothing is left.
+    """Write one file in one step: ``replacing_all`` for a single path."""
+    with replacing_all([path]) as (temporary,):
+        yield temporary
+
+
+@contextlib.contextmanager
+def replacing_all(paths: Sequence[Path]) -> Iterator[list[Path]]:
+    """Write files of one folder under other names, which become ``paths`` when all of them are on the disk.
+
+    They are written into a folder of their own beside ``paths``, because libraries put temporary files there as well.
+    On any error nothing is left. What killed writers of the same files left behind is removed after a success.
+
+    Yields:
+        Where to write, in the order of ``paths``.
 
     Raises:
-        OSError: if it cannot be written, for example because the disk is full. ``path`` is then as before.
+        CannotWrite: if the system refuses it. All of ``paths`` are then as before.
     """
-    temporary = temporary_name(path)
+    last = paths[-1]
     try:
-        yield temporary
-        force_to_disk(temporary)
-        temporary.replace(path)
-    except SafetensorError as error:  # which hides the error of the system in its text
-        full = "No space left" in str(error)
-        raise OSError(errno.ENOSPC if full else errno.EIO, f"{path} cannot be written: {error}") from error
+        with _workplace(last) as folder:
+            temporaries = [folder / path.name for path in paths]
+            yield temporaries
+            for temporary in temporaries:
+                force_to_disk(temporary)
+            for temporary, path in zip(temporaries, paths, strict=True):
+                temporary.replace(path)
+    except (OSError, SafetensorError) as error:
+        raise _cannot_write(last, error) from error
+    remove_left_over(last.parent, re.escape(last.name))
+
+
+@contextlib.contextmanager
+def _workplace(path: Path) -> Iterator[Path]:
+    """A temporary folder beside ``path``; its lock tells others that its writer is alive."""
+    folder, descriptor = path.with_name(f".{path.name}-{secrets.token_hex(4)}.tmp"), None
+    try:
+        while descriptor is None:
+            folder.mkdir(exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # somebody took it for left over before it was locked
+                descriptor = _take_lock(folder / LOCK, wait=False)
+        yield folder
     finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if descriptor is not None:
+            _close(descriptor)
+
+
+def remove_left_over(folder: Path, name: str = ".+") -> None:
+    """Remove temporary files of killed writers, for files whose name matches ``name``; those in use stay."""
+    pattern = re.compile(rf"\.{name}-[0-9a-f]{{8}}\.tmp")
+    for path in [entry for entry in folder.iterdir() if pattern.fullmatch(entry.name)]:
         with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+            if not path.is_dir():  # of an earlier version
+                path.unlink()
+            elif (descriptor := _take_lock(path / LOCK, wait=False)) is not None:
+                shutil.rmtree(path, ignore_errors=True)
+                _close(descriptor)
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a file in one step: all of it or nothing, also when the machine goes down."""
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        file.write(text)
+    write_texts({path: text})
+
+
+def write_texts(texts: Mapping[Path, str]) -> None:
+    """Write several files of one folder: all of them or none."""
+    with replacing_all(list(texts)) as temporaries:
+        for temporary, text in zip(temporaries, texts.values(), strict=True):
+            with temporary.open("w", encoding="utf-8", newline="") as file:
+                file.write(text)
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], header: dict[str, str] | None = None) -> str:
@@ -73,6 +140,9 @@ def force_to_disk(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        error.filename = os.fspath(path)
+        raise
     finally:
         os.close(descriptor)
 
@@ -118,6 +188,19 @@ def check_file(path: Path, expected: str | None, way_out: str) -> None:
         raise ValueError(f"{path} is damaged: its checksum is {found}, {expected} was written. {way_out}")
 
 
+def parse_json(text: str | bytes, where: object) -> Any:
+    """The value of a JSON text of anybody.
+
+    Raises:
+        ValueError: if it is not JSON, not UTF-8, or nested too deeply; it names ``where``.
+    """
+    try:
+        return json.loads(text.decode() if isinstance(text, bytes) else text)
+    except (ValueError, RecursionError) as error:  # besides JSON's own: wrong bytes, and numbers of thousands of digits
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise ValueError(f"{where} is not valid JSON: {reason}.") from error
+
+
 def read_json(path: Path, formats: Sequence[int] = (FORMAT,)) -> dict[str, Any]:
     """The content of a file of ours.
 
@@ -126,15 +209,28 @@ def read_json(path: Path, formats: Sequence[int] = (FORMAT,)) -> dict[str, Any]:
     """
     if path.stat().st_size > LARGEST_JSON:
         raise ValueError(f"{path} has {path.stat().st_size} bytes; files of foveate have {LARGEST_JSON} at most.")
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else error
-        raise ValueError(f"{path} is not valid JSON: {reason}.") from error
+    data = parse_json(path.read_bytes(), path)
     found = data.get("format") if isinstance(data, dict) else None
     if isinstance(found, bool) or found not in formats:
         raise ValueError(f"{path} has format {found!r}; this foveate reads {', '.join(map(str, formats))}.")
     return dict(data)
+
+
+def check_writable(folder: Path) -> None:
+    """Raise a ValueError before the work if ``folder`` cannot be written; leaves nothing behind."""
+    missing: list[Path] = []
+    probe = folder / f".foveate-{secrets.token_hex(4)}"
+    try:
+        missing += [place for place in (folder, *folder.parents) if not place.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+    except OSError as error:
+        raise ValueError(f"Cannot write to the folder {folder}: {error.strerror}. Choose another one.") from error
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink(missing_ok=True)
+            for place in missing:
+                place.rmdir()
 
 
 class FolderInUse(ValueError):
@@ -166,8 +262,10 @@ def exclusive_lock(folder: Path, job: str) -> Iterator[None]:
         raise FolderInUse(f"{folder} is in use by {_holder(path)}. Wait until it ends, or name another folder.")
     try:
         since = time.strftime("%Y-%m-%d %H:%M:%S")
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{job}, process {os.getpid()} on {socket.gethostname()}, since {since}".encode(), 0)
+        holder = f"{job}, process {os.getpid()} on {socket.gethostname()}, since {since}"
+        with contextlib.suppress(OSError):  # a full disk; the lock holds without a name
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, holder.encode(), 0)
         yield
     finally:
         _give_up(descriptor, path)
@@ -176,29 +274,47 @@ def exclusive_lock(folder: Path, job: str) -> Iterator[None]:
 def _take_lock(path: Path, wait: bool) -> int | None:
     """The descriptor of a lock file that is held now; None where somebody else holds it and we do not wait.
 
-    Without ``fcntl`` (Windows) there is no lock.
+    Where there are no locks (Windows, some network disks), everybody gets one.
     """
-    try:
-        import fcntl
-    except ImportError:
-        return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        _HELD.add(descriptor)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            if fcntl is not None:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
-            os.close(descriptor)
+            _close(descriptor)
             return None
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                _close(descriptor)
+                raise
         with contextlib.suppress(FileNotFoundError):
-            if os.fstat(descriptor).st_ino == path.stat().st_ino:
+            if fcntl is None or os.fstat(descriptor).st_ino == path.stat().st_ino:
                 return descriptor
-        os.close(descriptor)  # the holder before removed this file while we waited
+        _close(descriptor)  # the holder before removed this file while we waited
 
 
 def _give_up(descriptor: int, path: Path) -> None:
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)  # while it is still held
+    _close(descriptor)
+
+
+def _close(descriptor: int) -> None:
+    _HELD.discard(descriptor)
     os.close(descriptor)
+
+
+def _close_inherited() -> None:
+    """In a new process: a data worker that outlives its run for some seconds must not hold the run's folder."""
+    while _HELD:
+        os.close(_HELD.pop())
+
+
+_HELD: set[int] = set()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_inherited)
 
 
 def _holder(path: Path) -> str:

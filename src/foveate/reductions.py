@@ -6,25 +6,34 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, get_args
 
 from torch import nn
 
-from foveate.costs import ModelShape, Plan, make_plan
+from foveate.costs import ModelShape, Output, Plan, make_plan
 from foveate.methods.base import Method
 from foveate.methods.options import build, changed_options, method_text
 from foveate.methods.options import describe as method_to_dict
 from foveate.methods.options import parse as parse_method
 from foveate.methods.validation import shown
 from foveate.schedules import Schedule, schedule_from_dict, schedule_to_dict
-from foveate.schedules_text import as_schedule, read_schedule, schedule_code, schedule_text, schedule_words
+from foveate.schedules_text import (
+    as_schedule,
+    parse_blocks,
+    read_schedule,
+    schedule_code,
+    schedule_text,
+    schedule_words,
+)
 
 UnitQK = Literal["fixed", "learned"]
 """How normalized queries and keys are scaled: by 1, or by a value learned in each block."""
 
+Positions = Literal["representative", "mean"]
+"""Where a token that stands for several patches is: at the one with the most weight, or at the mean of all."""
+
 VERSION = 2
 """Version of the stored form. foveate 0.1 wrote version 1, without a number."""
-KEYS = ("method", "schedule", "exact_last_block", "unit_qk")
 OWN_COUNTS = "own"
 """Kind of schedule in version 1 for a method that fixes its own counts."""
 
@@ -46,6 +55,17 @@ class Reduction:
     """Compute the last block for prefix tokens only, which is exact if the head reads nothing else."""
     unit_qk: UnitQK | None = None
     """Normalize queries and keys, with a scale of 1 or a learned scale. The model then has to be trained."""
+    output: Output | None = None
+    """What leaves the encoder: the tokens that are left (``"tokens"``), or one feature for every patch, so that heads
+    written for the unreduced model fit. ``"grid"`` gives each patch its token's features, ``"grid-residual"`` adds what
+    the patch had of its own when it was merged, ``"grid-attention"`` lets every patch attend to the remaining tokens in
+    the last block. None: tokens for a model by itself, the grid for an encoder inside a larger model."""
+    merge_unmerge: tuple[int, int] | None = None
+    """First and last block of the range in which tokens are reduced; after it every patch has its own token again."""
+    positions: Positions | None = None
+    """Position of a merged token, in models whose blocks read positions: that of its heaviest patch
+    (``"representative"``), or the mean of its patches (``"mean"``). None: the mean where blocks can read any place, as
+    rotary ones do, and else the representative."""
 
     def __post_init__(self) -> None:
         method, schedule = self.method, self.schedule
@@ -63,6 +83,22 @@ class Reduction:
             raise TypeError(f"exact_last_block must be True or False, got {shown(self.exact_last_block)}.")
         if not isinstance(self.unit_qk, str | None) or self.unit_qk not in (None, "fixed", "learned"):
             raise ValueError(f"unit_qk must be 'fixed', 'learned' or None; got {shown(self.unit_qk)}.")
+        self._check_output()
+
+    def _check_output(self) -> None:
+        for name, kind, more in (("output", Output, (None,)), ("positions", Positions, (None,))):
+            value = getattr(self, name)
+            if value not in (known := (*get_args(kind), *more)) or not isinstance(value, str | None):
+                raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; got {shown(value)}.")
+        if self.exact_last_block and self.output not in (None, "tokens"):
+            raise ValueError(f"exact_last_block leaves no patch tokens, but output={self.output!r} needs them.")
+        if self.merge_unmerge is None:
+            return
+        span = self.merge_unmerge
+        numbers = tuple(span) if isinstance(span, list | tuple) else ()
+        if len(numbers) != 2 or not all(type(number) is int for number in numbers) or not 0 <= numbers[0] <= numbers[1]:
+            raise ValueError(f"merge_unmerge must be the first and the last block, such as (2, 8); got {shown(span)}.")
+        object.__setattr__(self, "merge_unmerge", numbers)
 
     @property
     def is_identity(self) -> bool:
@@ -84,7 +120,8 @@ class Reduction:
         """Resolve the counts after each block for a model of this shape."""
         if not isinstance(shape, ModelShape):
             raise TypeError(f"shape must be a ModelShape, as from fv.inspect(model).shape(); got {shown(shape)}.")
-        return make_plan(shape, self.method, self.schedule, self.exact_last_block)
+        output = self.output or "tokens"
+        return make_plan(shape, self.method, self.schedule, self.exact_last_block, output, self.merge_unmerge)
 
     def with_schedule(self, schedule: Schedule | None) -> Reduction:
         """The same reduction with another schedule."""
@@ -96,9 +133,13 @@ class Reduction:
             "version": VERSION,
             "method": None if self.method is None else method_to_dict(self.method),
             "schedule": None if self.schedule is None else schedule_to_dict(self.schedule),
-            "exact_last_block": self.exact_last_block,
-            "unit_qk": self.unit_qk,
+            **{name: list(value) if isinstance(value, tuple) else value for name, value in self._options()},
         }
+
+    def _options(self, changed: bool = False) -> list[tuple[str, Any]]:
+        """Names and values of everything but method and schedule; ``changed`` leaves out defaults."""
+        named = [(name, getattr(self, name)) for name in OPTIONS]
+        return [(name, value) for name, value in named if not changed or value != getattr(Reduction, name)]
 
     @staticmethod
     def from_dict(data: Mapping[str, Any] | None) -> Reduction:
@@ -118,8 +159,7 @@ class Reduction:
         return Reduction(
             None if method is None else method_from_dict(method),
             None if schedule is None else schedule_from_dict(schedule),
-            data.get("exact_last_block", False),
-            data.get("unit_qk"),
+            **{name: data[name] for name in OPTIONS if name in data},
         )
 
     @staticmethod
@@ -132,26 +172,25 @@ class Reduction:
             raise TypeError(f"text must be a string such as 'tome --budget 0.5', got {type(text).__name__}.")
         words = shlex.split(text)
         method = words.pop(0) if words and not words[0].startswith("--") else None
-        exact, unit_qk = "--exact-last-block" in words, None
-        words = [word for word in words if word != "--exact-last-block"]
-        if "--unit-qk" in words:
-            unit_qk = _pop_option("--unit-qk", words)
-        return Reduction(method, read_schedule(words, text), exact, unit_qk)  # type: ignore[arg-type]
+        options = {name: _pop_option(name, words) for name in OPTIONS if _flag(name) in words}
+        return Reduction(method, read_schedule(words, text), **options)  # type: ignore[arg-type]
 
     @property
     def text(self) -> str:
         """The command line form; ``parse`` is the inverse. Empty for the identity."""
         parts = [] if self.method is None else [method_text(self.method)]
         parts += [] if self.schedule is None else [schedule_text(self.schedule)]
-        parts += ["--exact-last-block"] if self.exact_last_block else []
-        return " ".join([*parts, *([f"--unit-qk {self.unit_qk}"] if self.unit_qk else [])])
+        for name, value in self._options(changed=True):
+            shown_value = ",".join(map(str, value)) if isinstance(value, tuple) else value
+            parts.append(_flag(name) if value is True else f"{_flag(name)} {shown_value}")
+        return " ".join(parts)
 
     def code(self) -> str:
         """Python code that applies the reduction to ``model``; empty for the identity."""
         if self.is_identity:
             return ""
         imports = ["import foveate as fv"]
-        arguments = [f"{name}={getattr(self, name)!r}" for name in KEYS[2:] if getattr(self, name)]
+        arguments = [f"{name}={value!r}" for name, value in self._options(changed=True)]
         if self.method is None:
             return "\n".join([*imports, f"fv.Reduction({', '.join(arguments)}).apply_(model)"])
         module = type(self.method).__module__
@@ -166,7 +205,10 @@ class Reduction:
         """Everything but the method, in a few words: ``budget 0.5, exact last block``."""
         parts = [] if self.method is None else [schedule_words(self.schedule)]
         parts += ["exact last block"] if self.exact_last_block else []
-        return ", ".join([*parts, *([f"unit q and k ({self.unit_qk})"] if self.unit_qk else [])])
+        parts += [f"unit q and k ({self.unit_qk})"] if self.unit_qk else []
+        parts += [f"output {self.output}"] if self.output else []
+        parts += ["blocks {} to {}".format(*self.merge_unmerge)] if self.merge_unmerge else []
+        return ", ".join([*parts, *([f"{self.positions} positions"] if self.positions else [])])
 
     def __str__(self) -> str:
         """The reduction in words, for tables: ``ToMe, budget 0.5, exact last block``."""
@@ -174,11 +216,23 @@ class Reduction:
         return ", ".join(filter(None, [method, self.schedule_words]))
 
 
+class ReductionOptions(TypedDict, total=False):
+    """The fields of ``Reduction`` beside method and schedule, as keyword arguments of other functions."""
+
+    exact_last_block: bool
+    unit_qk: UnitQK | None
+    output: Output | None
+    merge_unmerge: tuple[int, int] | None
+    positions: Positions | None
+
+
+OPTIONS = tuple(ReductionOptions.__annotations__)
+
+
 def as_reduction(
     method: Method | str | Reduction,
     schedule: Schedule | float | str | None = None,
-    exact_last_block: bool = False,
-    unit_qk: UnitQK | None = None,
+    **options: Unpack[ReductionOptions],
 ) -> Reduction:
     """Turn the arguments of ``reduce_`` into a ``Reduction``; return a ``Reduction`` unchanged.
 
@@ -186,8 +240,8 @@ def as_reduction(
         ValueError: if other arguments are given with a ``Reduction``.
     """
     if not isinstance(method, Reduction):
-        return Reduction(method, schedule, exact_last_block, unit_qk)  # type: ignore[arg-type]
-    if schedule is not None or exact_last_block or unit_qk is not None:
+        return Reduction(method, schedule, **options)  # type: ignore[arg-type]
+    if schedule is not None or any(value != getattr(Reduction, name, None) for name, value in options.items()):
         raise ValueError(f"{method!r} is a complete reduction. Leave out the other arguments, or pass only its method.")
     return method
 
@@ -216,15 +270,23 @@ def _check_stored(data: Mapping[str, Any]) -> None:
         raise ValueError(
             f"This reduction is stored in version {version!r}; this foveate reads up to {VERSION}. Upgrade foveate."
         )
-    unknown = sorted(map(str, data.keys() - {"version", *KEYS}))
+    keys = ("method", "schedule", *OPTIONS)
+    unknown = sorted(map(str, data.keys() - {"version", *keys}))
     if unknown:
-        raise ValueError(f"The stored reduction has unknown keys: {', '.join(unknown)}. Known: {', '.join(KEYS)}.")
+        raise ValueError(f"The stored reduction has unknown keys: {', '.join(unknown)}. Known: {', '.join(keys)}.")
 
 
-def _pop_option(option: str, words: list[str]) -> str:
-    """Remove ``option`` and its value from ``words`` and return the value."""
-    place = words.index(option)
-    if place + 1 == len(words):
-        raise ValueError(f"{option} needs a value.")
-    _, value = words.pop(place), words.pop(place)
-    return value
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _pop_option(name: str, words: list[str]) -> Any:
+    """Remove an option, and its value unless it is a switch, from ``words`` and return the value."""
+    place = words.index(_flag(name))
+    words.pop(place)
+    if name == "exact_last_block":
+        return True
+    if place == len(words):
+        raise ValueError(f"{_flag(name)} needs a value.")
+    value = words.pop(place)
+    return parse_blocks(value) if name == "merge_unmerge" else value

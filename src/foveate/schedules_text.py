@@ -27,11 +27,6 @@ def parse_share(text: str) -> float:
         raise ValueError(f"write a share as 0.5 or 50%; got {text!r}") from None
 
 
-def parse_shares(texts: str | Sequence[str]) -> tuple[float, ...]:
-    """Read several shares: ``0.8 0.5``, ``0.8,0.5`` or ``80%,50%``."""
-    return tuple(parse_share(item) for item in split_list(texts))
-
-
 def split_list(texts: str | Sequence[str]) -> list[str]:
     """Split items at spaces and commas."""
     given = [texts] if isinstance(texts, str) else texts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -13,13 +14,14 @@ from typing import Any
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from foveate.adapters import CHILD, Family, copy_root, inspect, rebuild
+from foveate.adapters import Family, copy_reducible, copy_unreduced, inspect, rebuild
 from foveate.files import (
     FORMAT,
     LOCK,
     TEMPORARY,
     check_file,
     read_json,
+    remove_left_over,
     sealed,
     unsealed,
     waiting_lock,
@@ -31,6 +33,10 @@ from foveate.schedules import PlanError, Schedule, schedule_from_dict, schedule_
 
 MANIFEST = "foveate.json"
 MANIFEST_FORMATS = (1, 2)
+DEPTHS = ("depth", "depths", "num_hidden_layers", "num_layers")
+"""Options that are numbers of blocks."""
+SMALLEST_LIMIT = 10**6
+"""Numbers of an architecture up to this size are never refused: sizes of images, tokens of a vocabulary."""
 """Formats of the manifest that are read; the last is written. Format 1, of foveate 0.1, has no checksums."""
 WEIGHTS = re.compile(r"model-[0-9a-f]{8}\.safetensors")  # not those of others: model-00001-of-00002.safetensors
 READ_ATTEMPTS = 20
@@ -60,6 +66,8 @@ def save(model: nn.Module, directory: str | os.PathLike[str]) -> Path:
     if folder.is_dir() and not (folder / MANIFEST).is_file() and not all(map(_is_left_over, folder.iterdir())):
         raise ValueError(f"{folder} holds other files and no {MANIFEST}. Use a new or an empty directory.")
     _check_depth(family)
+    if any(tensor.is_meta for tensor in model.state_dict().values()):
+        raise ValueError("This model is on the meta device and has no weights to save. Load them first.")
     manifest: dict[str, Any] = {
         "format": MANIFEST_FORMATS[-1],
         "model": _checked_architecture(family),
@@ -77,8 +85,9 @@ def save(model: nn.Module, directory: str | os.PathLike[str]) -> Path:
                 weights.unlink(missing_ok=True)
             raise
         for old in folder.iterdir():  # nobody else writes here now, so what the manifest does not name is left over
-            if old != weights and (WEIGHTS.fullmatch(old.name) or TEMPORARY.fullmatch(old.name)):
+            if old != weights and WEIGHTS.fullmatch(old.name):
                 old.unlink(missing_ok=True)
+        remove_left_over(folder)
     return folder
 
 
@@ -118,11 +127,12 @@ def load(directory: str | os.PathLike[str], model: nn.Module | None = None) -> n
     manifest, tensors = _read_whole(folder)
     reduction = Reduction.from_dict(manifest.get("reduction"))
     if model is None:
+        _check_sizes(manifest.get("model"), tensors, folder)
         model = _rebuild(manifest.get("model"), folder)
     else:
         inspect(model)  # refuses what is not a supported model
         # try on a second root over its modules, and check everything, before the model itself changes
-        _check_fit(reduction.apply_(copy_root(model)), tensors, folder)
+        _check_fit(reduction.apply_(copy_reducible(model)), tensors, folder)
     reduction.apply_(model)
     _check_fit(model, tensors, folder)
     device = next(model.parameters()).device
@@ -181,15 +191,34 @@ def _checked_architecture(family: Family) -> dict[str, Any] | None:
 
 def _fingerprint(model: nn.Module) -> tuple[Any, ...]:
     """What two models must share for weights to fit: the printed modules and the shape of every tensor."""
-    parts = [(name, repr(child)) for name, child in model.named_children() if name != CHILD]
-    shapes = [(k, tuple(v.shape)) for k, v in model.state_dict().items() if not k.startswith(f"{CHILD}.")]
-    return parts, shapes
+    model = copy_unreduced(model)
+    shapes = [(k, tuple(v.shape)) for k, v in model.state_dict().items()]
+    return [(name, repr(child)) for name, child in model.named_children()], shapes
 
 
 def _rebuild(architecture: dict[str, Any] | None, folder: Path) -> nn.Module:
     if architecture is None:
         raise ValueError(f"{folder} does not hold the model's architecture. Call load({str(folder)!r}, model=...).")
     return rebuild(architecture)
+
+
+def _check_sizes(architecture: Any, tensors: dict[str, Tensor], folder: Path, name: str = "model") -> None:
+    """Refuse an architecture that is larger than its weights, before it takes all memory.
+
+    Raises:
+        ValueError: if a number of blocks exceeds that of the tensors, or any whole number that of their elements.
+    """
+    if isinstance(architecture, dict):
+        for key, value in architecture.items():
+            _check_sizes(value, tensors, folder, f"{name}.{key}")
+    elif isinstance(architecture, list):
+        for value in architecture:
+            _check_sizes(value, tensors, folder, name)
+    elif isinstance(architecture, int):
+        blocks = name.rpartition(".")[2] in DEPTHS
+        most = len(tensors) if blocks else max(SMALLEST_LIMIT, sum(t.numel() for t in tensors.values()))
+        if architecture > most:
+            raise ValueError(f"{folder}: {name} is {architecture!r:.40}, more than its weights can be of ({most}).")
 
 
 def _check_fit(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
@@ -211,23 +240,33 @@ def _check_fit(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> No
 
 def _read_whole(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """A manifest with its weights, also while another process replaces both."""
-    for attempt in range(READ_ATTEMPTS):
+    for attempt in itertools.count(1):
         manifest = _read_manifest(folder)
         weights = folder / manifest["weights"]
         try:
-            check_file(weights, manifest.get("weights_checksum"), SAVE_AGAIN)
-            return manifest, load_file(weights)
-        except FileNotFoundError:
-            replaced = _read_manifest(folder)["weights"] != weights.name
-            if not replaced or attempt == READ_ATTEMPTS - 1:
-                raise ValueError(
-                    f"{folder} names the weights {weights.name}, which are not there. {SAVE_AGAIN}"
-                ) from None
+            return manifest, _read_weights(weights, manifest.get("weights_checksum"))
         except ValueError:
-            raise
-        except Exception as error:  # safetensors raises its own kinds for truncated or foreign files
-            raise ValueError(f"{weights} is not a readable safetensors file: {error}") from error
+            replaced = not weights.exists() and _read_manifest(folder)["weights"] != weights.name
+            if not replaced or attempt == READ_ATTEMPTS:
+                raise
     raise AssertionError("the last attempt returns or raises")
+
+
+def _read_weights(path: Path, checksum: str | None) -> dict[str, Tensor]:
+    try:
+        check_file(path, checksum, SAVE_AGAIN)
+        return load_file(path)
+    except ValueError:
+        raise
+    except FileNotFoundError:
+        raise ValueError(f"{path.parent} names the weights {path.name}, which are not there. {SAVE_AGAIN}") from None
+    except Exception as error:  # safetensors raises its own kinds for truncated, foreign and vanished files
+        raise ValueError(f"{path} is not a readable safetensors file: {error}") from error
+
+
+def check_saved(folder: Path) -> None:
+    """Raise a ValueError if ``folder`` is not of ``save``. Its weights are not read."""
+    _read_manifest(folder)
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 BATCH_SIZE, WORKERS, SEED, DEVICE, MAX_BROKEN = 16, 2, 0, "cpu", 0.01
+SOURCES = "a folder, a .csv file, hf:NAME, wds:PATTERN, torchvision:NAME or scenes:"
 METHOD = "NAME[:OPTION=VALUE,...]"
 
 
@@ -17,6 +19,18 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: object) -> None:
         defaults = {"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter}
         super().__init__(**{**defaults, **options})  # type: ignore[arg-type]
+        self._mixing = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Accept arguments and options in any order, as the usage line shows them: the commands have arguments that may
+        be left out, and argparse would look for those only before the first option."""
+        if self._subparsers is not None or self._mixing:
+            return super().parse_known_args(args, namespace)
+        self._mixing = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._mixing = False
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"{message.rstrip('.')}. See {self.prog} --help.")
@@ -30,6 +44,19 @@ def add_command(commands: Commands, name: str, work: str, text: str, description
     parser: Parser = commands.add_parser(name, help=text, description=description, epilog=epilog)
     parser.set_defaults(work=work)
     return parser
+
+
+def add_default(
+    parser: argparse._ActionsContainer,
+    option: str,
+    default: Any,
+    help: str,
+    metavar: str = "N",
+    type: Callable[[str], Any] = str,
+) -> None:
+    """Add an option whose help ends with its default."""
+    shown = f"{default:g}" if isinstance(default, float) else default
+    parser.add_argument(option, metavar=metavar, type=type, default=default, help=f"{help}; default: {shown}")
 
 
 def add_model(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
@@ -59,18 +86,10 @@ def add_model(parser: argparse.ArgumentParser, *, optional: bool = False) -> Non
 
 def add_methods(parser: argparse.ArgumentParser, help: str = "how to reduce tokens; can be repeated") -> None:
     """Add ``--method`` and ``--methods``, which fill the same list."""
-    parser.add_argument(
-        "--method", metavar=METHOD, action="append", default=None, dest="methods", help=f"{help}; see `foveate methods`"
-    )
-    parser.add_argument(
-        "--methods",
-        metavar=METHOD,
-        nargs="+",
-        action="extend",
-        default=None,
-        dest="methods",
-        help="several methods at once",
-    )
+    one = f"{help}; see `foveate methods`"
+    parser.add_argument("--method", metavar=METHOD, action="append", dest="methods", help=one)
+    several = "several methods at once"
+    parser.add_argument("--methods", metavar=METHOD, nargs="+", action="extend", dest="methods", help=several)
 
 
 def add_schedule(parser: argparse.ArgumentParser) -> None:
@@ -94,17 +113,25 @@ def add_schedule(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="compute the last block for the class token only, which is exact if the head reads nothing else",
     )
+    parser.add_argument(
+        "--output",
+        choices=("tokens", "grid", "grid-residual", "grid-attention"),
+        help="what leaves the encoder: the tokens that are left, or a feature for every patch (for dense heads)",
+    )
+    parser.add_argument(
+        "--merge-unmerge", metavar="FIRST,LAST", help="reduce in these blocks only; after them all patches are back"
+    )
+    parser.add_argument(
+        "--positions",
+        choices=("representative", "mean"),
+        help="position of a merged token, in models whose blocks read positions; default: mean if they are rotary",
+    )
 
 
 def add_data(parser: argparse.ArgumentParser, *, limit: str, required: bool = False, split: str) -> None:
     """Add options for images and how to read them. ``limit`` and ``split`` describe the defaults."""
     group = parser.add_argument_group("images")
-    group.add_argument(
-        "--data",
-        metavar="SOURCE",
-        required=required,
-        help="a folder, a .csv file, hf:NAME, wds:PATTERN, torchvision:NAME or scenes:",
-    )
+    group.add_argument("--data", metavar="SOURCE", required=required, help=SOURCES)
     group.add_argument("--split", metavar="NAME", help=f"split of the data; default: {split}")
     group.add_argument("--classes", metavar="FILE", type=Path, help="file with the model's class names, in order")
     group.add_argument("--root", metavar="DIR", help="folder of torchvision: data")
@@ -112,20 +139,20 @@ def add_data(parser: argparse.ArgumentParser, *, limit: str, required: bool = Fa
     group.add_argument(
         "--limit", metavar="N", type=positive_int, help=f"number of images to use, drawn with --seed; default: {limit}"
     )
-    group.add_argument("--seed", metavar="N", type=int, default=SEED, help=f"seed for drawing images; default: {SEED}")
-    group.add_argument(
-        "--workers",
-        metavar="N",
-        type=whole_number,
-        default=WORKERS,
-        help=f"number of processes that read images; default: {WORKERS}",
-    )
-    group.add_argument(
-        "--max-broken",
-        metavar="SHARE",
-        type=float,
-        default=MAX_BROKEN,
-        help=f"share of unreadable images to tolerate; default: {MAX_BROKEN}",
+    add_default(group, "--seed", SEED, "seed for drawing images", type=int)
+    add_default(group, "--workers", WORKERS, "number of processes that read images", type=whole_number)
+    add_default(group, "--max-broken", MAX_BROKEN, "share of unreadable images to tolerate", "SHARE", float)
+
+
+def add_task(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument("--task", metavar="NAME", help="what the model predicts; default: what its head is for")
+    parser.add_argument(
+        "--option",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        dest="task_options",
+        help="option of the task, such as ignore=11 or inference=slide of segmentation; can be repeated",
     )
 
 
@@ -136,17 +163,11 @@ def add_untrained(parser: argparse.ArgumentParser) -> None:
 
 
 def add_batch_size(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument(
-        "--batch-size",
-        metavar="N",
-        type=positive_int,
-        default=BATCH_SIZE,
-        help=f"images per batch; default: {BATCH_SIZE}",
-    )
+    add_default(parser, "--batch-size", BATCH_SIZE, "images per batch", type=positive_int)
 
 
 def add_device(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--device", default=DEVICE, help=f"cpu, cuda, cuda:1, mps, ...; default: {DEVICE}")
+    add_default(parser, "--device", DEVICE, "cpu, cuda, cuda:1, mps, ...", "DEVICE")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

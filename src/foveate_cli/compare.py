@@ -4,18 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from foveate_cli.arguments import (
-    Commands,
-    add_batch_size,
-    add_command,
-    add_data,
-    add_device,
-    add_json,
-    add_methods,
-    add_model,
-    add_untrained,
-    positive_float,
-)
+from foveate_cli import arguments
 
 DESCRIPTION = """\
 Find out how much faster a model can be, with which method, and what that costs. Measures every training-free method
@@ -28,27 +17,29 @@ examples:
   foveate compare deit_small_patch16_224 --pretrained --data photos
   foveate compare hf:facebook/deit-tiny-patch16-224 --data imagenet --methods ToMe EViT:fuse=false --budgets 0.7 0.5
   foveate compare runs/finetune/best --data imagenette --checkpoint runs/dynamicvit/best --out report
+  foveate compare runs/camvid/best --task segmentation --data camvid
+  foveate compare hf:openai/clip-vit-base-patch16 --data photos --prompts classes.txt
 
 Writes index.html (the report), results.json and results.csv to --out. Ctrl-C keeps the measurements so far and exits
 with 130; --resume continues from partial.json. docs/compare.md explains how each column is measured and how the
 recommendation is made.
 
 keys of --json: format, model, data, options, environment, demonstration, complete, entries, refused,
-  recommendation {entry, sentence, python}. The first entry is the unreduced model; the keys of an entry are the
-  columns listed in docs/compare.md."""
+  recommendation {entry, sentence, python}, checksum. The first entry is the unreduced model; the keys of an entry are
+  the columns listed in docs/compare.md."""
 
 DEFAULT_BUDGETS = ("0.8", "0.65", "0.5")
 DEFAULT_SECONDS = 2.0
 DEFAULT_LIMIT, DEMONSTRATION_LIMIT = 500, 300  # the demonstration takes less than three minutes
 
 
-def add_parser(commands: Commands) -> None:
+def add_parser(commands: arguments.Commands) -> None:
     text = "find the best reduction of a model on images"
-    parser = add_command(commands, "compare", "foveate.cli.compare:run", text, DESCRIPTION, EPILOG)
-    add_model(parser, optional=True)
-    add_methods(parser, "method to compare, can be repeated; default: every training-free method")
+    parser = arguments.add_command(commands, "compare", "foveate.cli.compare:run", text, DESCRIPTION, EPILOG)
+    arguments.add_model(parser, optional=True)
+    arguments.add_methods(parser, "method to compare, can be repeated; default: every training-free method")
     limit = f"{DEFAULT_LIMIT}, {DEMONSTRATION_LIMIT} in the demonstration"
-    add_data(parser, limit=limit, split="val, or all if there are no splits")
+    arguments.add_data(parser, limit=limit, split="val, or all if there are no splits")
     group = parser.add_argument_group("comparison")
     group.add_argument(
         "--budgets",
@@ -66,22 +57,18 @@ def add_parser(commands: Commands) -> None:
         dest="checkpoints",
         help="also measure a reduced and trained model written by foveate.save; can be repeated",
     )
-    add_batch_size(group)
-    add_device(group)
+    arguments.add_task(group)
     group.add_argument(
-        "--seconds",
-        metavar="S",
-        type=positive_float,
-        default=DEFAULT_SECONDS,
-        help=f"seconds of timing for each candidate; default: {DEFAULT_SECONDS:g}",
-    )
-    parser.add_argument(
-        "--out",
-        metavar="DIR",
+        "--prompts",
+        metavar="FILE",
         type=Path,
-        default=Path("foveate-report"),
-        help="folder of the report; default: foveate-report",
+        help="texts, one a line, for zero-shot decisions of a model of images and texts",
     )
+    arguments.add_batch_size(group)
+    arguments.add_device(group)
+    timing = "seconds of timing for each candidate"
+    arguments.add_default(group, "--seconds", DEFAULT_SECONDS, timing, "S", arguments.positive_float)
+    arguments.add_default(parser, "--out", Path("foveate-report"), "folder of the report", "DIR", Path)
     parser.add_argument("--resume", action="store_true", help="continue the interrupted run in --out")
-    add_untrained(parser)
-    add_json(parser)
+    arguments.add_untrained(parser)
+    arguments.add_json(parser)

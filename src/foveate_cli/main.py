@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from foveate_cli import compare, cost, evaluate, methods, recipes, show, speed, tables, train
+from foveate_cli import compare, cost, evaluate, export, methods, models, recipes, search, show, speed, tables, train
 from foveate_cli.arguments import Parser
 
 DESCRIPTION = (
@@ -24,12 +24,14 @@ examples:
   foveate speed deit_small_patch16_224 --method ToMe --remove 13 --batch-size 1 16
   foveate methods
 
-exit codes: 0 success, 1 a printed number does not hold (tables), 2 wrong input, 130 interrupted"""
+exit codes: 0 success, 1 a printed number does not hold (tables), 2 wrong input or a full disk, 70 a bug of foveate,
+130 interrupted"""
 
-COMMANDS = (compare, cost, speed, evaluate, methods, tables, show, train, recipes)
+COMMANDS = (compare, search, cost, speed, evaluate, export, methods, models, tables, show, train, recipes)
 LONGEST = 1500
 """The longest error message that is printed, in characters."""
-BAD_INPUT, INTERRUPTED, CLOSED_PIPE = 2, 130, 141  # the last two are 128 + the signal's number, as in shells
+BAD_INPUT, BUG = 2, 70  # Python's own code for a traceback is 1, which here is a result
+INTERRUPTED, CLOSED_PIPE = 130, 141  # 128 + the signal's number, as in shells
 
 
 def build_parser() -> Parser:
@@ -47,7 +49,10 @@ def build_parser() -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     arguments = sys.argv[1:] if argv is None else list(argv)
+    if sys.stderr is None:  # closed by 2>&-
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, for as long as the process lives
     try:
+        _check_stdout()
         code = _run(arguments)
         sys.stdout.flush()  # flush here, where a closed pipe is still handled
     except BrokenPipeError:
@@ -56,13 +61,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("foveate: interrupted", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
-        if not _is_user_error(error):
-            raise
-        if "--traceback" in arguments:
+        known = _is_user_error(error)
+        if not known or "--traceback" in arguments:
             traceback.print_exc()
-        print(f"foveate: {_one_line(error)}", file=sys.stderr)
-        return BAD_INPUT
+        kind = "" if known else f"this is a bug, please report it with the lines above: {type(error).__name__}: "
+        print(f"foveate: {kind}{_one_line(error)}", file=sys.stderr)
+        return BAD_INPUT if known else BUG
     return code
+
+
+def _check_stdout() -> None:
+    """Raise ``OSError`` if stdout was closed (``>&-``): the next file that is opened would receive what is printed."""
+    if sys.stdout is None:
+        raise OSError("Standard output is closed. To print nothing, redirect it to /dev/null.")
 
 
 def _one_line(error: Exception) -> str:

@@ -16,8 +16,7 @@ keys of --json:
 
 
 def add_parser(commands: Commands) -> None:
-    parser = add_command(
-        commands, "methods", "foveate.cli.methods:run", "list methods and their options", DESCRIPTION, EPILOG
-    )
+    text = "list methods and their options"
+    parser = add_command(commands, "methods", "foveate.cli.methods:run", text, DESCRIPTION, EPILOG)
     parser.add_argument("names", metavar="NAME", nargs="*", help="methods to list; default: all")
     add_json(parser)

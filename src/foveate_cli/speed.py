@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from foveate_cli.arguments import (
-    Commands,
-    add_command,
-    add_device,
-    add_json,
-    add_methods,
-    add_model,
-    add_schedule,
-    positive_float,
-    positive_int,
-)
+from foveate_cli import arguments
 
 DESCRIPTION = """\
 Measure images per second of the unreduced model, the reduced model, and the free slice, which cuts tokens off blindly
@@ -39,30 +29,26 @@ keys of --json:
 DTYPES = ("float32", "bfloat16")
 
 
-def add_parser(commands: Commands) -> None:
-    parser = add_command(commands, "speed", "foveate.cli.speed:run", "measure images per second", DESCRIPTION, EPILOG)
-    add_model(parser)
-    add_methods(parser)
-    add_schedule(parser)
+def add_parser(commands: arguments.Commands) -> None:
+    parser = arguments.add_command(
+        commands, "speed", "foveate.cli.speed:run", "measure images per second", DESCRIPTION, EPILOG
+    )
+    arguments.add_model(parser)
+    arguments.add_methods(parser)
+    arguments.add_schedule(parser)
     group = parser.add_argument_group("measurement")
     group.add_argument(
         "--batch-size",
         metavar="N",
-        type=positive_int,
+        type=arguments.positive_int,
         nargs="+",
         default=[1, 16],
         help="images per batch, one or several; default: 1 16",
     )
-    group.add_argument(
-        "--threads", metavar="N", type=positive_int, help="number of torch threads; default: torch's choice"
-    )
-    group.add_argument(
-        "--seconds",
-        metavar="S",
-        type=positive_float,
-        default=20.0,
-        help="seconds for each method and batch size; default: 20",
-    )
+    threads = "number of torch threads; default: torch's choice"
+    group.add_argument("--threads", metavar="N", type=arguments.positive_int, help=threads)
+    timing = "seconds for each method and batch size"
+    arguments.add_default(group, "--seconds", 20.0, timing, "S", arguments.positive_float)
     group.add_argument("--dtype", choices=DTYPES, help="data type of model and images; default: the model's own")
-    add_device(group)
-    add_json(parser)
+    arguments.add_device(group)
+    arguments.add_json(parser)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from foveate_cli.arguments import Commands, add_command, add_json
+from foveate_cli.arguments import SOURCES, Commands, add_command, add_json
 
 DESCRIPTION = "Train, distill or fine-tune a model with a recipe. `foveate recipes` lists recipes."
 EPILOG = """\
@@ -23,26 +23,25 @@ to --out. The last two can be used with foveate.load and with every command that
 
 keys of --json: directory, finished, best, history, products"""
 
+OF_THE_RECIPE = (
+    ("--epochs", "N", "number of epochs"),
+    ("--batch-size", "N", "images per step, over all processes"),
+    ("--lr", "RATE", "learning rate, scaled with the batch size if the recipe does so"),
+    ("--workers", "N", "number of processes that read images"),
+    ("--seed", "N", "seed of all random numbers"),
+)
+
 
 def add_parser(commands: Commands) -> None:
     parser = add_command(commands, "train", "foveate.cli.train:run", "run a training recipe", DESCRIPTION, EPILOG)
     parser.add_argument("recipe", metavar="RECIPE", help="a recipe from `foveate recipes`, or your own .toml file")
-    parser.add_argument(
-        "--data", metavar="SOURCE", help="a folder, a .csv file, hf:NAME, wds:PATTERN, torchvision:NAME or scenes:"
-    )
+    parser.add_argument("--data", metavar="SOURCE", help=SOURCES)
     parser.add_argument("--model", metavar="MODEL", help="a timm name, hf:NAME, torchvision:NAME or a saved directory")
     parser.add_argument("--pretrained", action="store_true", help="start from the library's pretrained weights")
     parser.add_argument("--weights", metavar="FILE", help="start from weights in a file")
     parser.add_argument("--teacher", metavar="MODEL", help="teacher for distillation")
-    parser.add_argument("--epochs", metavar="N", help="number of epochs; default: the recipe's")
-    parser.add_argument("--batch-size", metavar="N", help="images per step, over all processes; default: the recipe's")
-    parser.add_argument(
-        "--lr",
-        metavar="RATE",
-        help="learning rate, scaled with the batch size if the recipe does so; default: the recipe's",
-    )
-    parser.add_argument("--workers", metavar="N", help="number of processes that read images; default: the recipe's")
-    parser.add_argument("--seed", metavar="N", help="seed of all random numbers; default: the recipe's")
+    for option, metavar, text in OF_THE_RECIPE:
+        parser.add_argument(option, metavar=metavar, help=f"{text}; default: the recipe's")
     parser.add_argument(
         "--set",
         metavar="SECTION.NAME=VALUE",

@@ -5,6 +5,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import foveate as fv
+from foveate.adapters import Heads
 from foveate.adapters.unit_qk import _unit
 from zoo import DEPTH, DIM, FAMILIES, HEADS, ONE_PER_LIBRARY, images, main_output, make
 
@@ -15,12 +16,14 @@ TWO_SITES = fv.KeepRate(0.6, blocks=(1, 2))
 def tokens_by_hand(model, x, alpha: list[float]) -> torch.Tensor:
     """Embedding and blocks with attention written out."""
     family = fv.inspect(model)
-    tokens = family.embed(x)
-    for pieces, scale in zip(family.pieces(), alpha, strict=True):
+    tokens, source = family.embed_with_positions(x)
+    for index, (pieces, scale) in enumerate(zip(family.pieces(), alpha, strict=True)):
+        rows = None if source is None else source.rows(None, index)
         normed = pieces.normed(tokens)
         q, k, v = pieces.project(normed)
+        (q, k, v), bias = pieces.placed(Heads(q, k, v), rows, rows)
         cosine = torch.einsum("bhqd,bhkd->bhqk", q, k) / (q.norm(dim=-1)[..., None] * k.norm(dim=-1)[:, :, None])
-        attended = (scale * cosine).softmax(dim=-1) @ v
+        attended = (scale * cosine + (0 if bias is None else bias)).softmax(dim=-1) @ v
         tokens = pieces.mlp(tokens + pieces.after_attention(attended, normed))
     return tokens
 

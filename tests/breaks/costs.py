@@ -37,8 +37,8 @@ BREAKS: list[Break] = [
     broken(
         "a budget that adds sites",
         "costs.py",
-        "sites = [block for block in range(depth) if plan.acts_in(block)]",
-        "sites = list(range(depth))",
+        "sites = [block for block in range(end) if plan.acts_in(block)]",
+        "sites = list(range(end))",
         SCHEDULES + "no_budget_adds_sites_of_a_token_or_two_to_those_of_the_method",
     ),
     broken(

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from . import adapters, core, costs, evaluation, methods, training, values
+from . import (
+    adapters,
+    bounds,
+    core,
+    costs,
+    dense,
+    evaluation,
+    instances,
+    methods,
+    positions,
+    training,
+    values,
+    whole_files,
+)
 from .entry import Break
 
 BREAKS: list[Break] = [
@@ -10,7 +23,12 @@ BREAKS: list[Break] = [
     *methods.BREAKS,
     *costs.BREAKS,
     *values.BREAKS,
+    *bounds.BREAKS,
+    *whole_files.BREAKS,
     *adapters.BREAKS,
+    *dense.BREAKS,
+    *instances.BREAKS,
+    *positions.BREAKS,
     *evaluation.BREAKS,
     *training.BREAKS,
 ]

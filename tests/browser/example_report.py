@@ -76,7 +76,7 @@ def comparison(labelled: bool = True, **changes: Any) -> Comparison:
         },
         data={"source": "some/folder", "split": "val", "images": 200, "labelled": labelled, "note": "", "broken": 0},
         options={"budgets": [0.8, 0.65, 0.5], "batch_size": 16, "device": "cpu", "limit": None, "seed": 0},
-        environment={"cpu": "A processor", "cores": 2, "threads": 1, "torch": "2.0"},
+        environment={"cpu": "A processor", "cores": 2, "threads": 1, "torch": "2.0", "device": "cpu"},
         demonstration=False,
         complete=True,
         entries=tuple(entry(row, labelled) for row in FIGURES),

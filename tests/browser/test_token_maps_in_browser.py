@@ -18,14 +18,20 @@ def test_the_shown_picture_is_named(page):
         assert page.locator("#picture-name").text_content() == button.get_attribute("aria-label")
 
 
+# a picture is decoded in the background; the label changes when it is drawn
+DRAWN = "name => [...document.querySelectorAll('#panes canvas')].every(c => c.ariaLabel.startsWith(name))"
+
+
 def colours(page, pane):
     return np.array(page.evaluate(PATCH_COLOURS, [pane, *GRID]))[:, :3].astype(int)
 
 
 def choose(page, model, position, picture=0):
     page.get_by_label("Tokens of").select_option(model)
-    page.locator("#thumbnails button").nth(picture).click()
+    button = page.locator("#thumbnails button").nth(picture)
+    button.click()
     page.locator("#block").fill(str(position))
+    page.wait_for_function(DRAWN, arg=button.get_attribute("aria-label").split(",")[0])
 
 
 @pytest.mark.parametrize("model", list(models()))

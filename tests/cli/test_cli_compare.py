@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 
 import foveate as fv
 from foveate.cli import compare as command
+from foveate.files import check_writable
 from foveate.report.compare import load_results, maps, run, saving
 from foveate.report.compare.timing import Speed
 from foveate_cli import compare as words
@@ -27,7 +28,7 @@ FILES = ["index.html", "results.csv", "results.json"]
 @pytest.fixture(autouse=True)
 def alone(monkeypatch, request):
     """The command by itself: the page and its token maps have tests of their own."""
-    monkeypatch.setattr(maps, "collect", lambda *given: None)
+    monkeypatch.setattr(maps, "_gallery", lambda *given: None)
     if "real_speed" not in request.fixturenames:
         monkeypatch.setattr(run, "measure_candidate", lambda *given: Speed(100.0, 1.5, (1.4, 1.6), 0.9, 1.0, 6))
     monkeypatch.setattr(saving, "render_page", lambda comparison: f"<p>{comparison.recommendation.sentence}</p>")
@@ -238,7 +239,7 @@ def test_a_corrupt_image_among_few_is_too_many(capsys, tmp_path, saved):
 def test_a_folder_that_cannot_be_written_is_refused_before_the_work(
     capsys, tmp_path, saved, photos, place, monkeypatch
 ):
-    monkeypatch.setattr(command, "compare", lambda *given, **named: pytest.fail("it began to work"))
+    monkeypatch.setattr(command, "requested_model", lambda args: pytest.fail("it began to work"))
     (tmp_path / "file").touch()
     assert main(["compare", saved, "--data", str(photos), "--out", str(tmp_path / place)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
@@ -246,10 +247,10 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_work(
 
 
 def test_the_check_of_a_folder_leaves_no_trace(tmp_path):
-    saving.check_writable(tmp_path / "a" / "b")
+    check_writable(tmp_path / "a" / "b")
     assert contents(tmp_path) == []
     (tmp_path / "kept").mkdir()
-    saving.check_writable(tmp_path / "kept")
+    check_writable(tmp_path / "kept")
     assert contents(tmp_path) == ["kept"]
     assert contents(tmp_path / "kept") == []
 
@@ -290,13 +291,13 @@ def test_without_a_model_the_demonstration_runs_and_says_so(capsys, tmp_path, mo
     assert all(0 < entry.on_object < 100 for entry in stored.entries)
 
 
-def test_a_headless_checkpoint_of_transformers_is_not_judged(capsys, tmp_path, photos):
+def test_a_headless_checkpoint_of_transformers_is_compared_by_its_embedding(capsys, tmp_path, photos):
     config = transformers.Dinov2Config(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, image_size=32, patch_size=8
+        hidden_size=32, num_hidden_layers=4, num_attention_heads=2, image_size=32, patch_size=8
     )
     transformers.Dinov2Model(config).save_pretrained(tmp_path / "headless")
-    for name in ("compare", "eval"):
-        line = [name, f"hf:{tmp_path / 'headless'}", "--data", str(photos), "--split", "all"]
-        assert main(line) == 2
-        err = capsys.readouterr().err.splitlines()[-1]
-        assert "2 parameters that nobody trained (classifier.bias, classifier.weight)" in err
+    line = [f"hf:{tmp_path / 'headless'}", "--data", str(photos), "--split", "val"]
+    assert main(["compare", *line, *QUICK, "--out", str(tmp_path / "out")]) == 0
+    assert "cosine" in capsys.readouterr().out
+    assert main(["eval", *line]) == 2
+    assert "does not predict classes" in capsys.readouterr().err

@@ -19,7 +19,7 @@ from foveate.cli import output
 from foveate.methods.options import method_text, parse
 from foveate.methods.registry import all_methods
 from foveate.schedules_text import parse_keep
-from foveate.tables import Row, Table, registry, table
+from foveate.tables import Row, Table, table
 from foveate_cli import cost as cost_command
 from foveate_cli import main as entry
 from foveate_cli.arguments import image_size
@@ -98,13 +98,33 @@ def test_traceback_on_request(capsys):
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_a_bug_is_not_reported_as_wrong_input(monkeypatch):
+def test_a_bug_is_not_reported_as_wrong_input_nor_as_a_result(monkeypatch, capsys):
     def fails(args):
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(entry, "_work", lambda name: fails)
-    with pytest.raises(RuntimeError, match="a bug"):
-        main(["methods"])
+    assert main(["methods"]) == entry.BUG == 70
+    error = capsys.readouterr().err
+    assert error.startswith("Traceback")
+    assert (
+        error.splitlines()[-1] == "foveate: this is a bug, please report it with the lines above: RuntimeError: a bug"
+    )
+
+
+@pytest.mark.parametrize(
+    ("shell", "code", "words"),
+    [
+        ("--version >&-", 2, "foveate: Standard output is closed. To print nothing, redirect it to /dev/null.\n"),
+        ("methods >&-", 2, "foveate: Standard output is closed. To print nothing, redirect it to /dev/null.\n"),
+        ("--version >/dev/full", 2, "foveate: [Errno 28] No space left on device\n"),
+        ("qqq 2>&-", 2, ""),
+        ("--version | true", 141, ""),
+    ],
+)
+def test_output_that_goes_nowhere_is_one_line(shell, code, words):
+    command = f"set -o pipefail; {shlex.quote(sys.executable)} -m foveate_cli.main {shell}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr, done.stdout) == (code, words, "")
 
 
 def test_alone_it_prints_help(capsys):
@@ -225,7 +245,7 @@ def test_tables_without_any(capsys, monkeypatch):
 
 
 def test_a_table_is_added_by_one_function(capsys, monkeypatch):
-    monkeypatch.setattr(registry, "_TABLES", {})
+    monkeypatch.setattr(table, "by_name", {})
     verdict = True
 
     @table("sums")
@@ -263,7 +283,7 @@ def test_pictures_without_any(capsys, monkeypatch):
 
 
 def test_a_picture_is_added_by_one_function(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(drawing, "_PICTURES", {})
+    monkeypatch.setattr(drawing.picture, "by_name", {})
     drawn = []
 
     @drawing.picture("square")
@@ -274,6 +294,8 @@ def test_a_picture_is_added_by_one_function(capsys, monkeypatch, tmp_path):
 
     assert main(["show"]) == 0
     assert "One square." in capsys.readouterr().out
+    monkeypatch.chdir(tmp_path)
+    Image.new("RGB", (4, 4)).save("a.png")
     arguments = ["test_vit", "a.png", "--method", "tome", "--remove", "3", "--at", "0", "-1"]
     assert main(["show", "square", *arguments, "--out", str(tmp_path / "o.png")]) == 0
     assert drawn == [("ToMe", [Path("a.png")], [0, -1])]
@@ -283,7 +305,7 @@ def test_a_picture_is_added_by_one_function(capsys, monkeypatch, tmp_path):
     assert "one --method at a time" in wrong(capsys, "show", "square", *arguments, "--method", "topk")
     assert "Use .png" in wrong(capsys, "show", "square", *arguments, "--out", str(tmp_path / "o.txt"))
     assert "does not exist" in wrong(capsys, "show", "square", *arguments, "--out", str(tmp_path / "none" / "o.png"))
-    assert [path.name for path in tmp_path.iterdir()] == ["o.png"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "o.png"]
 
 
 def test_help_version_and_typing_errors_load_no_model_library():

@@ -7,7 +7,7 @@ import pytest
 
 from foveate.cli import output
 from foveate.cli import tables as command
-from foveate.tables import Row, Table, registry, table
+from foveate.tables import Row, Table, table
 from foveate.tables.registry import SpeedOptions
 from foveate_cli import tables as words
 from foveate_cli.main import main
@@ -16,7 +16,7 @@ from foveate_cli.main import main
 @pytest.fixture
 def measured(monkeypatch):
     """Two tables, ``timed`` with speeds and ``plain`` without; what the first was asked to measure."""
-    monkeypatch.setattr(registry, "_TABLES", {})
+    monkeypatch.setattr(table, "by_name", {})
     asked = []
 
     @table("timed")

@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 import foveate as fv
+from foveate.adapters import Heads
 from foveate.core import pool, slot_weights, unpool
 from foveate.methods import Site, all_methods
 from zoo import (
@@ -143,7 +144,8 @@ def test_every_patch_of_a_token_shows_that_token(pair):
     with torch.no_grad():
         dense = fv.features(model, x).flatten(2).transpose(1, 2)
         trace = fv.trace(model, x)
-        tokens = family_of(model).final_norm(encoded(model, x).stream.tokens)[:, trace.num_prefix :]
+        left = encoded(model, x, record=True).blocks[-1].stream.tokens  # before a head that needs the grid gets it
+        tokens = family_of(model).final_norm(left)[:, trace.num_prefix :]
     whole = trace.after(-1)
     edges = whole.edges(2)
     degree = torch.zeros(2, whole.num_in).scatter_add(1, edges.src, edges.present.float())
@@ -198,16 +200,19 @@ def test_the_engines_pieces_make_up_the_whole_block(family):
     model = make(family)
     bound = family_of(model)
     with torch.no_grad():
-        x = bound.embed(images(2))
-        for pieces in bound.pieces():
+        x, source = bound.embed_with_positions(images(2))
+        for index, pieces in enumerate(bound.pieces()):
+            rows = None if source is None else source.rows(None, index)
             normed = pieces.normed(x)
             q, k, v = pieces.project(normed)
             apart = (pieces.queries(normed), *pieces.keys_values(normed))
             for whole, part in zip((q, k, v), apart, strict=True):
                 torch.testing.assert_close(whole, part)
-            attended = torch.softmax(q @ k.transpose(-2, -1) * pieces.scale, dim=-1) @ v
+            (q, k, v), bias = pieces.placed(Heads(q, k, v), rows, rows)
+            logits = q @ k.transpose(-2, -1) * pieces.scale + (0 if bias is None else bias)
+            attended = torch.softmax(logits, dim=-1) @ v
             put_together = pieces.mlp(x + pieces.after_attention(attended, normed))
-            x = pieces.whole(x)
+            x = pieces.whole(x, rows)
             torch.testing.assert_close(put_together, x, rtol=1e-4, atol=1e-5)
 
 

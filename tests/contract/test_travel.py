@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -82,7 +83,7 @@ def test_gradients_are_finite_and_reach_the_first_layer(pair):
     method, family = pair
     found = gradients(reduced(family, method))
     assert all(g.isfinite().all() for g in found.values())
-    stem = next(name for name in found if "patch_embed" in name or "conv_proj" in name)
+    stem = next(name for name in found if any(part in name for part in ("patch_embed", "conv_proj", "embeds")))
     assert found[stem].abs().sum() > 0
 
 
@@ -140,11 +141,12 @@ def test_activation_checkpointing_gives_the_same_gradients(pair):
         model.set_grad_checkpointing(True)
     else:
         model.gradient_checkpointing_enable()
-    calls = []
+    calls = Counter()
     last_block = blocks_of(model)[-1]
-    next(m for m in last_block.modules() if isinstance(m, nn.Linear)).register_forward_hook(lambda *_: calls.append(1))
+    for layer in (m for m in last_block.modules() if isinstance(m, nn.Linear)):
+        layer.register_forward_hook(lambda m, *_: calls.update([m]))  # some blocks read weights without a call
     again = gradients(model)
-    assert len(calls) == 2, "once forward, once recomputed for the backward pass"
+    assert max(calls.values()) == 2, "once forward, once recomputed for the backward pass"
     assert plain.keys() == again.keys()
     for name, gradient in plain.items():
         torch.testing.assert_close(gradient, again[name])
@@ -217,7 +219,7 @@ def test_save_and_load_bring_back_weights_method_and_schedule(pair, tmp_path):
 def test_the_exact_last_block_saves_work_and_changes_nothing(family):
     model, x = make(family), images()
     if family_of(model).shape().head_reads_patches:
-        with pytest.raises(ValueError, match="reads only prefix tokens"):
+        with pytest.raises(ValueError, match=r"reads only prefix tokens|reads a feature for every patch"):
             fv.reduce_(model, fv.ToMe(), fv.Keep({}), exact_last_block=True)
         return
     with torch.no_grad():

@@ -131,10 +131,11 @@ def test_streaming_cuts_a_bias_that_differs_between_queries(qkv, monkeypatch):
 
 
 @pytest.mark.parametrize("scale", [None, 0.3])
-@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("biased", ["no", "keys", "pairs"])
 def test_class_row_is_the_first_row_averaged_over_heads(qkv, biased, scale):
     q, k, _ = qkv
-    bias = key_bias() if biased else None
+    pairs = torch.randn(BATCH, HEADS, QUERIES, KEYS, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    bias = {"no": None, "keys": key_bias(), "pairs": pairs}[biased]
     expected = matrix_by_loops(q, k, bias, scale)[:, :, 0].mean(dim=1)
     assert torch.allclose(class_row(q, k, bias=bias, scale=scale).double(), expected, atol=1e-6)
 

@@ -112,6 +112,12 @@ def test_what_is_wrong_is_said_before_training(saved, split, options, message):
         open_data(spec, split, **options)
 
 
+def test_one_hot_labels_are_not_taken_for_names(saved):
+    one_hot = ([[1, 0], [0, 1]], datasets.Sequence(datasets.Value("int64")))
+    with pytest.raises(DataError, match=r"row 0: the label \[1, 0\] is neither an integer nor a name. Of a one-hot"):
+        open_data(saved(train=table([1, 2], one_hot)), "train")
+
+
 def test_a_class_without_images_is_an_error_in_training(saved):
     spec = saved(train=table([1], ([0], named("a", "b"))), test=table([1], ([0], named("a", "b"))))
     with pytest.raises(DataError, match=r"no image of 1 of its 2 classes: b"):
@@ -167,3 +173,15 @@ def test_without_the_package_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(DataError, match=r"needs the package 'datasets': pip install foveate\[data\]"):
         open_data("hf:x", "train")
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [(file, content) for file in ("state.json", "dataset_info.json") for content in ("", "null", "[" * 100_000)]
+    + [("state.json", "{}"), ("state.json", '{"_data_files": 1}')],
+)
+def test_a_damaged_folder_is_refused_in_words(tmp_path, file, content):
+    table(range(2)).save_to_disk(tmp_path / "set")
+    (tmp_path / "set" / file).write_text(content)
+    with pytest.raises(DataError, match=r"hf:.*cannot be loaded"):
+        open_data(f"hf:{tmp_path / 'set'}", "train")

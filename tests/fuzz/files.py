@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import shutil
@@ -12,6 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from foveate.files import sealed
+from foveate.training import checkpoint
 
 from .file_kinds import KINDS, Kind
 from .judging import OTHER_CONTENT, Case, Wrong, nothing_half_written
@@ -56,7 +62,7 @@ def case_of(kind: Kind, way: str, seed: int, materials: Materials) -> Case:
         return _case(kind, f"{way} (seed {seed})", lambda path: SPOILERS[way](path, random.Random(seed)), materials)
     number, data = random.Random(seed), _data_of(kind, materials)
     path = number.choice(list(_paths(data)))
-    value = number.choice([name for name in ALTERED if kind.structure == "json" or name != "null"])
+    value = number.choice([name for name in ALTERED if kind.structure != "toml" or name != "null"])
     return _structural_case(kind, _change(kind, data, path, way, value), materials)
 
 
@@ -74,7 +80,7 @@ def changed_case(kind: Kind, words: str, materials: Materials) -> Case:
 
 def _structural_case(kind: Kind, change: Change, materials: Materials) -> Case:
     def spoil(path: Path) -> None:
-        path.write_text(change.text, encoding="utf-8")
+        WRITERS.get(kind.structure, _write_text)(path, change.text)
 
     return _case(kind, change.words, spoil, materials, change.may_differ)
 
@@ -90,7 +96,7 @@ def _case(kind: Kind, what: str, spoil: Callable[[Path], Any], materials: Materi
             if kind.exact and not _same(found, expected) and not may_differ:
                 raise Wrong(OTHER_CONTENT)
 
-    return Case(AREA, kind.name, f"{kind.name}: {what}", run, kind.storage)
+    return Case(AREA, kind.name, f"{kind.name}: {what}", run)
 
 
 # -- bytes
@@ -148,8 +154,34 @@ def _data_of(kind: Kind, materials: Materials) -> Any:
     if not folder.exists():
         folder.mkdir(parents=True)
         shutil.copy(kind.place(materials, folder), folder / "good")
+    if kind.structure == "checkpoint":
+        with safe_open(folder / "good", "pt") as file:
+            return json.loads(file.metadata()["values"])
     text = (folder / "good").read_text(encoding="utf-8")
-    return json.loads(text) if kind.structure == "json" else tomllib.loads(text)
+    if kind.structure == "toml":
+        return tomllib.loads(text)
+    return {name: value for name, value in json.loads(text).items() if kind.structure == "json" or name != "checksum"}
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def _write_sealed(path: Path, text: str) -> None:
+    with contextlib.suppress(RecursionError):  # nobody can seal it
+        text = json.dumps(sealed(json.loads(text)))
+    _write_text(path, text)
+
+
+def _write_checkpoint(path: Path, text: str) -> None:
+    with safe_open(path, "pt") as file:
+        header, names = file.metadata(), file.keys()
+        tensors = {name: file.get_tensor(name) for name in names}
+    save_file(tensors, path, header | {"values": text, "checksum": checkpoint.checksum_of(tensors, text)})
+
+
+WRITERS: dict[str, Callable[[Path, str], None]] = {"sealed": _write_sealed, "checkpoint": _write_checkpoint}
+"""How altered text is written where a checksum must fit it."""
 
 
 def _change(kind: Kind, data: Any, path: tuple[Any, ...], way: str, value: str) -> Change:
@@ -185,7 +217,7 @@ def _paths(data: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 
 
 def _written(kind: Kind, data: Any) -> str:
-    return json.dumps(data) if kind.structure == "json" else _toml(data)
+    return _toml(data) if kind.structure == "toml" else json.dumps(data)
 
 
 def _toml(data: dict[str, Any]) -> str:

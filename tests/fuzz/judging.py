@@ -31,14 +31,6 @@ CLEAR = re.compile(
     r"|dropout probability has to be between 0 and 1|argument should be a str object or an os.PathLike object"
 )
 """Messages of Python's that name what is wrong, wherever they arise."""
-COUNT_STORAGE = False
-"""Whether damage to stored state fails a test like any other. True once stored files carry checksums."""
-STORAGE_FILES = (
-    "foveate/storage.py",
-    "foveate/training/checkpoint.py",
-    "foveate/report/compare/saving.py",
-    "foveate/training/loop.py:Run.resume",
-)
 OTHER_CONTENT, MODEL_CHANGED = "read as something else, without a word", "the given model is changed after an error"
 CHECKED_BY_CALLER = ("BrokenMethod",)
 """``check_method`` raises it, an AssertionError, for a law that is broken."""
@@ -63,8 +55,6 @@ class Case:
     """The exact call, for people."""
     run: Callable[[Path], None]
     """Runs in the folder that it is given. Returns if all is well, and raises ``Wrong`` or what the call raises."""
-    storage: bool = False
-    """Whether a file stores state of ours, whose damage only a checksum can show."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +66,7 @@ class Verdict:
 
     @property
     def failed(self) -> bool:
-        return bool(self.cause) and (COUNT_STORAGE or not self.known)
-
-    @property
-    def known(self) -> bool:
-        """Whether only the code that stores state can mend it; ``--storage`` counts these like others."""
-        silent = self.cause.startswith((OTHER_CONTENT, MODEL_CHANGED))
-        return (self.case.storage and silent) or any(f" at {file}" in self.cause for file in STORAGE_FILES)
+        return bool(self.cause)
 
 
 def judge(case: Case) -> Verdict:

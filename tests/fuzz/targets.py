@@ -281,6 +281,27 @@ def _jobs() -> Iterator[Target]:
         "progress": _optional("None", lambda value: value is None or callable(value)),
     }
     yield Target("fv.compare", compare, weight=2.5)
+    share = _optional("None", lambda value: value is None)
+    search = {
+        "model": _model(also=MODELS - {"nan_model()"}),
+        "images": Parameter("images.repeat(32, 1, 1, 1)"),
+        "macs": _optional("0.8", _number(0.5, 1), given=True),
+        "agreement": share,
+        "cosine": share,
+        "latency": share,
+        "speedup": share,
+        "methods": _optional("['topk']", _is_method, given=True),
+        "calibration": _optional("32", _whole(1, 999), given=True),
+        "validation": _optional("32", _whole(1, 999), given=True),
+        "trials": _optional("1", _whole(1, 9), given=True),
+        "batch_size": _optional("1", _whole(1, 99)),
+        "split": share,
+        "workers": _optional("0", _whole(0, 9)),
+        "seed": _optional("0", _whole(0, 10**9)),
+        "seconds": _optional("0.001", _number(0, 3), given=True),
+        "progress": _optional("None", lambda value: value is None or callable(value)),
+    }
+    yield Target("fv.search", search, weight=0.7)
     train = {
         "recipe": Parameter("files.config"),
         "model": _optional("None", lambda value: value is None),
@@ -319,6 +340,13 @@ def _models() -> Iterator[Target]:
         {"model": clustered, "batches": batches, "passes": _optional("1", _whole(1, 9))},
         weight=1.2,
     )
+    dense = {
+        "encoder": _model(also=ANY_MODEL),
+        "head": Parameter("'linear'", also=frozenset({"'simple-pyramid'"})),
+        "num_classes": _optional("3", lambda value: value is None or _whole(1, 1000)(value), given=True),
+        "image_size": _optional("(16, 16)", lambda value: value is None),
+    }
+    yield Target("fv.models.dense_model", dense)
     share = Parameter("0.5", _number(0, 1e300))
     yield Target("fv.models.block_compression", {"tokens": share, "dim": share})
     yield Target("fv.models.Clustering", _options_of(fv.models.Clustering))  # type: ignore[arg-type]

@@ -40,6 +40,8 @@ MENDED_CALLS = (
     "fv.Reduction(nested(2000))",
     "fv.Reduction('tome', 0.5, unit_qk=np.array([1, 2]))",
     "fv.reduce_(model, fv.DynamicViT(seed=10**20), 0.7)",
+    "fv.restore_(3)",
+    "fv.is_reduced(3)",
     "fv.Keep(0.5)",
     "fv.Keep('12')",
     "fv.Keep({1: 4, 'a': 3})",
@@ -111,20 +113,39 @@ MENDED_COMMANDS = (
     "train {recipe} --data {pictures} --out /proc/x",
 )
 MENDED_FILES = (
-    ("saved foveate.json", "model = true"),
-    ("saved foveate.json", "model.library = []"),
-    ("saved foveate.json", "model.architecture removed"),
-    ("saved foveate.json", "model.options.patch_size = 0"),
-    ("saved foveate.json", "model.options.img_size = {}"),
-    ("saved foveate.json", "model.options.in_chans = 'abc'"),
-    ("results.json", "entries.0 = []"),
-    ("results.json", "entries.0.macs removed"),
-    ("results.json", "recommendation = {}"),
-    ("partial.json", "measured.speeds = []"),
-    ("partial.json", "measured.fidelity removed"),
-    ("partial.json", "measured.fidelity.sums.Exact last block removed"),
-    ("partial.json", "measured.fidelity.sums.Unreduced.divergence = []"),
-    ("partial.json", "measured.fidelity.sums.TopK 0.7.compared = 0.5"),
+    ("saved foveate.json, sealed again", "model = true"),
+    ("saved foveate.json, sealed again", "model.library = []"),
+    ("saved foveate.json, sealed again", "model.architecture removed"),
+    ("saved foveate.json, sealed again", "model.options.patch_size = 0"),
+    ("saved foveate.json, sealed again", "model.options.img_size = {}"),
+    ("saved foveate.json, sealed again", "model.options.in_chans = 'abc'"),
+    ("results.json, sealed again", "entries.0 = []"),
+    ("results.json, sealed again", "entries.0.macs removed"),
+    ("results.json, sealed again", "recommendation = {}"),
+    ("partial.json, sealed again", "measured.speeds = []"),
+    ("partial.json, sealed again", "measured.fidelity removed"),
+    ("partial.json, sealed again", "measured.fidelity.sums.Exact last block removed"),
+    ("partial.json, sealed again", "measured.fidelity.sums.Unreduced.divergence = []"),
+    ("partial.json, sealed again", "measured.fidelity.sums.TopK 0.7.compared = 0.5"),
+    ("saved foveate.json, sealed again", "model.architecture = {}"),
+    ("saved foveate.json, sealed again", "model.options.depth = 0"),
+    ("saved foveate.json, sealed again", "model.options.depth = 10**20"),
+    ("results.json", "bit"),
+    ("results.json", "entries.0.macs = 0"),
+    ("results.json, sealed again", "entries.0.macs = 'abc'"),
+    ("results.json, sealed again", "recommendation.entry = 10**20"),
+    ("results.json, sealed again", "data.note = {}"),
+    ("partial.json", "bit"),
+    ("partial.json, sealed again", "measured.fidelity.broken = -1"),
+    ("checkpoint", "cut"),
+    ("checkpoint", "folder"),
+    ("checkpoint, sealed again", "state = []"),
+    ("checkpoint, sealed again", "state.batch = 10**20"),
+    ("checkpoint, sealed again", "optimizer.groups removed"),
+    ("checkpoint, sealed again", "config = null"),
+    ("checkpoint, sealed again", "identity = 'abc'"),
+    ("checkpoint, sealed again", "state.history nested 2,000 deep"),
+    ("weights.pth", "empty"),
     ("recipe", "schedule nested 2,000 deep"),
     ("transformers config.json", "image_size = 1e20"),
     ("transformers config.json", "id2label renamed"),
@@ -138,6 +159,8 @@ MENDED_FILES = (
 
 WITHOUT_ARGUMENTS = {"PoWER", "PoWERSearch", "TopK", "models"}
 MADE_BY_US = {"Assignment", "Cost", "Trace", "Method", "Schedule", "PlanError", "UnsupportedModel"}
+NOT_YET = {"export", "load_exported"}
+"""Jobs of the extra ``export``; their bad input is in tests/deploy."""
 """Results, base classes and errors; an Assignment is made in every forward pass and checks its shapes alone."""
 
 
@@ -160,9 +183,9 @@ def test_good_calls_return(target, materials):
 
 def test_every_public_name_is_tried():
     tried = {target.call.removeprefix("fv.").partition(".")[0] for target in TARGETS}
-    assert set(fv.__all__) - tried - WITHOUT_ARGUMENTS - MADE_BY_US == set()
+    assert set(fv.__all__) - tried - WITHOUT_ARGUMENTS - MADE_BY_US - NOT_YET == set()
     names = {target.call.removeprefix("fv.models.") for target in TARGETS if target.call.startswith("fv.models.")}
-    assert set(fv.models.__all__) - names == {"demo"}
+    assert set(fv.models.__all__) - names == {"demo", "DenseModel", "head_names"}  # dense_model makes the second
 
 
 @pytest.mark.parametrize("area", BOUNDED)

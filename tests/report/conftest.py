@@ -8,7 +8,7 @@ from zoo import CLASSES
 @pytest.fixture
 def no_clock_and_no_gallery(monkeypatch, request):
     """Token maps have tests of their own; clocks are looked at where a test asks for them."""
-    monkeypatch.setattr(maps, "collect", lambda *given: None)
+    monkeypatch.setattr(maps, "_gallery", lambda *given: None)
     if "real_speed" not in request.fixturenames:
         monkeypatch.setattr(run, "measure_candidate", pretended)
 

@@ -1,5 +1,6 @@
 """What a comparison refuses, and in which words."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -82,6 +83,37 @@ def test_values_of_another_kind_are_refused_in_words(changes, error, words):
         compare(make("timm-cls"), images(2), **(QUICK | changes))
 
 
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (torch.eye(2, 7), r"shape \(2,\), one for each image; got shape \(2, 7\). .*labels.argmax\(dim=1\)"),
+        ([[1, 0], [1, 0]], r"got shape \(2, 2\). Turn one-hot labels .* into indices"),
+        (torch.zeros(2, 1, dtype=torch.long), r"got shape \(2, 1\)"),
+        (torch.zeros(2, 7, 1, dtype=torch.long), r"got shape \(2, 7, 1\)\.$"),
+        (torch.zeros(5, dtype=torch.long), "There are 5 labels for a batch of 2 images"),
+        ([0], "There are 1 labels for a batch of 2 images"),
+        (0, r"got shape \(\)"),
+        (torch.tensor([0.9, 1.1]), r"must be integers, .*; got torch.float32. .*labels.long\(\)"),
+        ([0.0, 1.0], "got torch.float32"),
+        (torch.tensor([True, False]), "got torch.bool"),
+        (torch.tensor([0, -5]), "at least 0, or -1 for unknown ones; got -5"),
+        (["cat", "dog"], r"must be integers, one for each image; got \['cat', 'dog'\]"),
+        ([None, 1], "must be integers, one for each image"),
+        ([2**70, 1], "must be integers, one for each image"),
+    ],
+    ids=str,
+)
+def test_labels_that_are_not_one_integer_each_are_refused(labels, words):
+    with pytest.raises((ValueError, TypeError), match=words):
+        compare(make("timm-cls"), [(images(2), labels)], **QUICK)
+
+
+@pytest.mark.parametrize("kind", [torch.tensor, list, np.array])
+def test_integer_labels_of_any_container_are_taken(kind):
+    found = compare(make("timm-cls"), [(images(2), kind([1, -1]))], **QUICK)
+    assert found.entries[0].top1 in (0.0, 100.0)  # of the one image whose label is known
+
+
 def test_a_single_method_and_a_single_budget_need_no_list():
     found = compare(make("timm-cls"), images(2), **(QUICK | {"methods": "tome", "budgets": 0.7}))
     assert [entry.title for entry in found.entries[2:]] == ["ToMe at 0.7"]
@@ -96,7 +128,7 @@ def test_a_model_over_unit_queries_and_keys_is_refused():
 def test_models_that_cannot_be_compared_are_refused():
     with pytest.raises(fv.UnsupportedModel, match="does not support"):
         compare(torch.nn.Sequential(torch.nn.Linear(2, 2)), images(2), **QUICK)
-    with pytest.raises(ValueError, match="does not predict classes"):
+    with pytest.raises(ValueError, match="gives no vector for an image"):
         compare(make("timm-tokens"), images(2), **QUICK)
 
 

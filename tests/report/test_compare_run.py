@@ -19,7 +19,7 @@ from foveate.report.compare.candidates import (
     DEFAULT_BUDGETS,
     default_methods,
     find_candidates,
-    label_and_kind,
+    label_of,
     read_methods,
 )
 from foveate.report.compare.on_object import covered_patches, share_on_object
@@ -150,7 +150,9 @@ def test_labels_that_do_not_match_leave_agreement(folder):
 
 def test_labels_beyond_the_models_classes_are_not_used():
     found = compare(
-        make("timm-cls"), [(images(4), torch.tensor([0, 1, 2, CLASSES])), (images(4), torch.zeros(4))], **QUICK
+        make("timm-cls"),
+        [(images(4), torch.tensor([0, 1, 2, CLASSES])), (images(4), torch.zeros(4, dtype=torch.long))],
+        **QUICK,
     )
     assert f"a label is {CLASSES}, but the model predicts {CLASSES} classes" in found.data["note"]
     assert found.entries[0].top1 is None
@@ -245,7 +247,7 @@ def test_a_model_that_is_reduced_already_is_one_of_the_candidates():
 
 
 def test_every_method_has_a_name_for_people_and_the_default_are_those_that_need_no_training():
-    labels = [label_and_kind(method())[0] for method in all_methods().values()]
+    labels = [label_of(method()) for method in all_methods().values()]
     assert len(set(labels)) == len(labels)
     assert [label for label in labels if "baseline" in label] == ["RandomSelect (baseline)"]
     assert {"ToMe", "EViT", "RandomSelect"} <= set(default_methods())

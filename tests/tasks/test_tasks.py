@@ -14,7 +14,7 @@ from foveate.data import Loader, Sample
 from foveate.data.source import ImageData
 from foveate.evaluation.side_by_side import evaluate
 from foveate.tasks import Classification, ClassificationMetrics, Metrics, Task, find_task, register, task_names
-from foveate.tasks.base import _TASKS, chunk, first, to_device
+from foveate.tasks.base import chunk, first, to_device
 
 LOGITS = torch.tensor([[3.0, 2, 1, 0, -1, -2], [0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0], [0, 0, 0, 0, 0, 1]])
 LABELS = torch.tensor([1, 5, -1, 0])
@@ -209,4 +209,4 @@ def test_a_task_is_registered_in_one_place():
         assert name in task_names()
         assert find_task(name) is BrightHalf
     finally:
-        _TASKS.pop(name, None)
+        register.by_name.pop(name, None)

@@ -14,10 +14,11 @@ import foveate as fv
 from foveate.methods.power import found_counts, soft_extracts
 from foveate.tasks import Classification
 from foveate.tasks.classification import correct
-from foveate.training.build import build_lr_scheduler, build_optimizer, warm_keep_rate
+from foveate.training.build import build_optimizer, warm_keep_rate
 from foveate.training.checkpoint import join_optimizer, split_optimizer
 from foveate.training.config import OptimizerSection, ReductionSection, ScheduleSection
 from foveate.training.freezing import freeze_, train_mode_
+from foveate.training.learning_rate import build_lr_scheduler
 from foveate.training.loop import Run
 from foveate.training.objectives import (
     Classify,

@@ -1,12 +1,24 @@
 """Model families. Only this folder and ``models/`` access the internals of timm, transformers and torchvision."""
 
 from foveate.adapters.blocks import BlockPieces, Heads, linear_macs
-from foveate.adapters.engine import Encoded, Step, encode
+from foveate.adapters.engine import encode
 from foveate.adapters.family import Family, UnsupportedModel
 from foveate.adapters.libraries import Built, ImageSize, Library, library_for
-from foveate.adapters.reduced import CHILD, Reduced, Reducer, copy_root, copy_unreduced, detach_, reducer_of
-from foveate.adapters.registry import all_families, attach_, inspect, rebuild, register_family
-from foveate.adapters.traces import Trace, spread, spread_to_patches
+from foveate.adapters.reduced import CHILD, Reduced, Reducer, detach_
+from foveate.adapters.registry import (
+    all_families,
+    attach_,
+    copy_reducible,
+    copy_unreduced,
+    inspect,
+    rebuild,
+    reduced_part,
+    reducer_of,
+    register_family,
+)
+from foveate.adapters.stream import Encoded, Step, spread, spread_to_patches
+from foveate.adapters.systems import System
+from foveate.adapters.traces import Trace
 
 __all__ = [
     "CHILD",
@@ -20,11 +32,12 @@ __all__ = [
     "Reduced",
     "Reducer",
     "Step",
+    "System",
     "Trace",
     "UnsupportedModel",
     "all_families",
     "attach_",
-    "copy_root",
+    "copy_reducible",
     "copy_unreduced",
     "detach_",
     "encode",
@@ -32,6 +45,7 @@ __all__ = [
     "library_for",
     "linear_macs",
     "rebuild",
+    "reduced_part",
     "reducer_of",
     "register_family",
     "spread",

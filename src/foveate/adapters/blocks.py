@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from foveate.core import attend
 from foveate.costs import BlockShape
 
 
@@ -27,9 +28,23 @@ class BlockPieces(ABC):
     def __init__(self, block: Any) -> None:
         self.block = block
 
-    def whole(self, x: Tensor) -> Tensor:
-        """The block as its library runs it."""
+    def whole(self, x: Tensor, rows: Any = None) -> Tensor:
+        """The block as its library runs it; ``rows`` is what it reads for the tokens' positions."""
         return self.block(x)
+
+    def whole_in_pieces(self, x: Tensor, rows: Any = None) -> Tensor:
+        """The block, run piece by piece."""
+        normed = self.normed(x)
+        heads, bias = self.placed(self.project(normed), rows, rows)
+        attended = attend(*heads, bias=bias, scale=self.scale, dropout=self.attention_dropout)
+        return self.mlp(x + self.after_attention(attended, normed))
+
+    def placed(self, heads: Heads, query_rows: Any, key_rows: Any) -> tuple[Heads, Tensor | None]:
+        """Queries and keys with their positions, and a bias for each pair of them.
+
+        Only for blocks that read positions; ``rows`` are what ``PositionSource`` gives for patch tokens.
+        """
+        return heads, None
 
     @abstractmethod
     def normed(self, x: Tensor) -> Tensor:

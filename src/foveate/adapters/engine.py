@@ -7,8 +7,8 @@ unchanged. An empty schedule therefore changes nothing, bit for bit, unless quer
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,7 +16,9 @@ from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
 from foveate.adapters.blocks import BlockPieces, Heads
+from foveate.adapters.positions import Positions
 from foveate.adapters.reduced import Reducer
+from foveate.adapters.stream import BlockOutput, Encoded, Step, Stream, spread
 from foveate.adapters.unit_qk import UnitPieces
 from foveate.core import Assignment, attend, attend_and_score, attend_masked, class_row, log_size_bias, pool_size
 from foveate.methods.base import BlockView, Method, Site
@@ -25,41 +27,11 @@ from foveate.methods.learned import MaskTrainedMethod
 if TYPE_CHECKING:
     from foveate.adapters.family import Family
 
+PICTURE = "Prepare pictures as the model was trained, e.g. by timm.data.create_transform, and stack them."
 RECEIVED = frozenset({"attn_received", "attn_from_others"})
 """Scores that need the matrix of attention weights; a method ranks by one of them."""
 LEAST_WEIGHT = 1e-9
 """Weight of a masked token in a head that averages: almost zero, with a finite logarithm."""
-
-
-class Stream(NamedTuple):
-    """The tokens between two blocks."""
-
-    tokens: Tensor  # (B, P + N, C)
-    size: Tensor | None = None  # (B, N) patches each token stands for; None while every token is one patch
-    bias: Tensor | None = None  # (B, 1, 1, P + N) log size for attention; None unless attention is proportional
-    keep: Tensor | None = None  # (B, N) tokens that still count, if training masks them; None if all do
-
-
-class Step(NamedTuple):
-    """One reduction: what went where, and the patch tokens it was applied to."""
-
-    assignment: Assignment
-    before: Tensor  # (B, N, C)
-
-
-class BlockOutput(NamedTuple):
-    stream: Stream
-    step: Step | None = None  # what was done to the tokens
-    key_step: Step | None = None  # what was done to keys and values only
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """Tokens after the last block, before the final norm, and what each block did."""
-
-    embedded: Tensor  # (B, P + N, C) tokens that entered the first block
-    stream: Stream
-    blocks: tuple[BlockOutput, ...]  # empty unless recorded
 
 
 def encode(family: Family, images: Tensor, *, record: bool = False, **options: Any) -> Encoded:
@@ -77,36 +49,46 @@ def encode(family: Family, images: Tensor, *, record: bool = False, **options: A
     """
     if not isinstance(images, Tensor) or images.dim() != 4:
         found = f"shape {tuple(images.shape)}" if isinstance(images, Tensor) else f"a {type(images).__name__}"
-        raise ValueError(f"Images must be a tensor (batch, channels, height, width), got {found}.")
+        hint = "A single image is images.unsqueeze(0)." if isinstance(images, Tensor) else PICTURE
+        raise ValueError(f"Images must be a tensor (batch, channels, height, width), got {found}. {hint}")
     if images.shape[0] == 0:
         raise ValueError(f"The batch is empty: images have shape {tuple(images.shape)}. Pass at least one image.")
     unknown = sorted(options.keys() - family.embed_options)
     if unknown:
         known = f" It takes {', '.join(sorted(family.embed_options))}." if family.embed_options else ""
         raise TypeError(f"{type(family.model).__name__} has no option {unknown[0]!r}.{known}")
-    tokens = family.embed(images, **options)
+    tokens, source = family.embed_with_positions(images, **options)
     reducer = family.reducer
-    run = _UnreducedRunner(family).run if reducer is None else _Runner(family, reducer, images, record).run
+    runner = _UnreducedRunner(family) if reducer is None else _Runner(family, reducer, images, record)
     recompute = family.recomputes and family.model.training
-    output, outputs = BlockOutput(Stream(tokens)), []
+    averages = family.averages_positions
+    stream = Stream(tokens, positions=None if source is None else Positions(source, averages))
+    steps: list[Step] = []
+    outputs: list[BlockOutput] = []
     for index in range(len(family.blocks)):
         if recompute:
-            output = checkpoint(run, output.stream, index, use_reentrant=False)
+            output = checkpoint(runner.run, stream, index, steps, use_reentrant=False)
         else:
-            output = run(output.stream, index)
-        if record:
-            outputs.append(output)
-    return Encoded(tokens, output.stream, tuple(outputs))
+            output = runner.run(stream, index, steps)
+        steps = [] if output.unmerged else [*steps, *([] if output.step is None else [output.step])]
+        stream = output.stream
+        outputs += [output] if record else []
+    return Encoded(tokens, runner.finished(stream, steps), tuple(outputs), runner.own_residual)
 
 
 class _UnreducedRunner:
     """Runs the blocks of an unreduced model."""
 
+    own_residual = False
+
     def __init__(self, family: Family) -> None:
         self.pieces = family.pieces()
 
-    def run(self, stream: Stream, index: int) -> BlockOutput:
-        return BlockOutput(Stream(self.pieces[index].whole(stream.tokens)))
+    def run(self, stream: Stream, index: int, steps: Sequence[Step]) -> BlockOutput:
+        return BlockOutput(stream._replace(tokens=self.pieces[index].whole(stream.tokens, _rows(stream, index))))
+
+    def finished(self, stream: Stream, steps: Sequence[Step]) -> Stream:
+        return stream
 
 
 class _Runner:
@@ -117,36 +99,62 @@ class _Runner:
         scales = reducer.unit_scales
         if scales is not None:
             self.pieces = [UnitPieces(pieces, scales.of(index)) for index, pieces in enumerate(self.pieces)]
-        self.prefix, self.has_cls, self.record = family.num_prefix, family.has_cls, record
+        self.prefix, self.has_cls = family.num_prefix, family.has_cls
         self.modules, self.masks = reducer.modules_by_block, reducer.masks
         self.grid = family.grid_for(*images.shape[-2:])
         self.plan = reducer.plan_for(self.grid)
         self._method = reducer.method
         weighs = reducer.shape.head_reads_patches and reducer.heads_weigh_by_size
-        self.tracks_size = weighs or (self._method is not None and self._method.uses_size)
+        averages = family.averages_positions
+        self.tracks_size = weighs or averages or (self._method is not None and self._method.uses_size)
+        self.spreads = self.plan.output != "tokens" or self.plan.unmerge_after is not None
+        self.own_residual = self.plan.output in ("grid-residual", "grid-attention")
+        self.keeps_steps = record or self.spreads
 
     @property
     def method(self) -> Method:
         assert self._method is not None, "only called if there is a method"
         return self._method
 
-    def run(self, stream: Stream, index: int) -> BlockOutput:
-        """Run one block with its reduction."""
+    def run(self, stream: Stream, index: int, steps: Sequence[Step]) -> BlockOutput:
+        """Run one block with its reduction; ``steps`` are the reductions before it that still hold."""
+        if self.plan.output == "grid-attention" and self.plan.is_last(index) and steps:
+            return BlockOutput(self._last_block_for_patches(stream, index, steps), unmerged=True)
+        output = self._run(stream, index)
+        if index != self.plan.unmerge_after:
+            return output
+        held = [*steps, *([] if output.step is None else [output.step])]
+        return output._replace(stream=self._unmerged(output.stream, held), unmerged=True)
+
+    def finished(self, stream: Stream, steps: Sequence[Step]) -> Stream:
+        """What leaves the encoder."""
+        return stream if self.plan.output == "tokens" else self._unmerged(stream, steps)
+
+    def _unmerged(self, stream: Stream, steps: Sequence[Step]) -> Stream:
+        """A token for every patch again, with the features of the token that stood for it."""
+        tokens, prefix = stream.tokens, self.prefix
+        positions = None if stream.positions is None else Positions(stream.positions.source, stream.positions.averages)
+        if steps:
+            patches = spread(tokens[:, prefix:], steps, self.own_residual)
+            tokens = torch.cat([tokens[:, :prefix], patches], dim=1)
+        return Stream(tokens, positions=positions)
+
+    def _run(self, stream: Stream, index: int) -> BlockOutput:
         pieces, acts = self.pieces[index], self.plan.acts_in(index)
         if self.masks:
             return self._masked_block(pieces, stream, index)
-        if self.plan.exact_last_block and index == len(self.plan.counts) - 1:
+        if self.plan.exact_last_block and self.plan.is_last(index):
             return self._last_block_for_prefix(pieces, stream, index)
         if not acts:
-            return BlockOutput(self._plain_block(pieces, stream))
+            return BlockOutput(self._plain_block(pieces, stream, index))
         if self.method.site is Site.POST_ATTN:
             return self._reduce_after_attention(pieces, stream, index)
         if self.method.site is Site.KV:
             return self._reduce_keys_values(pieces, stream, index)
         if self.method.site is Site.PRE_BLOCK:
             stream, step = self._reduce(stream, {}, index)
-            return BlockOutput(self._plain_block(pieces, stream), step)
-        return BlockOutput(*self._reduce(self._plain_block(pieces, stream), {}, index))
+            return BlockOutput(self._plain_block(pieces, stream, index), step)
+        return BlockOutput(*self._reduce(self._plain_block(pieces, stream, index), {}, index))
 
     def _masked_block(self, pieces: BlockPieces, stream: Stream, index: int) -> BlockOutput:
         """Train a method that masks: no token is removed, and masked tokens no longer count."""
@@ -156,38 +164,46 @@ class _Runner:
             size = keep.clamp(min=LEAST_WEIGHT) if self.tracks_size else None
             stream = stream._replace(keep=keep, size=size)
         if stream.keep is None:
-            return BlockOutput(self._plain_block(pieces, stream))
-        normed = pieces.normed(stream.tokens)
+            return BlockOutput(self._plain_block(pieces, stream, index))
+        normed, rows = pieces.normed(stream.tokens), _rows(stream, index)
         counts = pad(stream.keep, (self.prefix, 0), value=1.0)
-        heads = pieces.project(normed)
-        attended = attend_masked(*heads, counts, scale=pieces.scale, dropout=pieces.attention_dropout)
-        x = stream.tokens + pieces.after_attention(attended, normed)
-        return BlockOutput(stream._replace(tokens=pieces.mlp(x)))
+        heads, bias = pieces.placed(pieces.project(normed), rows, rows)
+        attended = attend_masked(*heads, counts, bias=bias, scale=pieces.scale, dropout=pieces.attention_dropout)
+        tokens = pieces.mlp(stream.tokens + pieces.after_attention(attended, normed))
+        if self.spreads:  # a dropped token keeps its features, as in inference
+            tokens = stream.tokens + counts.unsqueeze(-1).to(tokens.dtype) * (tokens - stream.tokens)
+        return BlockOutput(stream._replace(tokens=tokens))
 
-    def _plain_block(self, pieces: BlockPieces, stream: Stream) -> Stream:
+    def _plain_block(self, pieces: BlockPieces, stream: Stream, index: int) -> Stream:
         if stream.bias is None:
-            return stream._replace(tokens=pieces.whole(stream.tokens))
+            return stream._replace(tokens=pieces.whole(stream.tokens, _rows(stream, index)))
         normed = pieces.normed(stream.tokens)
-        attended = _attend(pieces, pieces.project(normed), stream.bias)
-        x = stream.tokens + pieces.after_attention(attended, normed)
+        x = _attend_to(pieces, index, stream._replace(tokens=normed), stream.tokens, normed)
         return stream._replace(tokens=pieces.mlp(x))
 
     def _reduce_after_attention(self, pieces: BlockPieces, stream: Stream, index: int) -> BlockOutput:
         # keep no reference to queries, keys or scores, so that the MLP, which needs the most memory, can reuse theirs
-        stream, step = self._reduce(*self._attention_half(pieces, stream), index)
+        stream, step = self._reduce(*self._attention_half(pieces, stream, index), index)
         return BlockOutput(stream._replace(tokens=pieces.mlp(stream.tokens)), step)
 
-    def _attention_half(self, pieces: BlockPieces, stream: Stream) -> tuple[Stream, dict[str, Tensor]]:
+    def _attention_half(self, pieces: BlockPieces, stream: Stream, index: int) -> tuple[Stream, dict[str, Tensor]]:
         normed = pieces.normed(stream.tokens)
-        attended, scores = self._attend_with_scores(pieces, pieces.project(normed), stream.bias)
+        attended, scores = self._attend_with_scores(pieces, pieces.project(normed), stream, index)
         x = stream.tokens + pieces.after_attention(attended, normed)
         return stream._replace(tokens=x), scores
 
     def _reduce_keys_values(self, pieces: BlockPieces, stream: Stream, index: int) -> BlockOutput:
         normed = pieces.normed(stream.tokens)
-        sources, step = self._reduce(Stream(normed), {}, index)
-        x = _attend_to(pieces, stream.tokens, normed, sources)
+        sources, step = self._reduce(Stream(normed, positions=stream.positions), {}, index)
+        x = _attend_to(pieces, index, sources, stream.tokens, normed, stream.positions)
         return BlockOutput(stream._replace(tokens=pieces.mlp(x)), None, step)
+
+    def _last_block_for_patches(self, stream: Stream, index: int, steps: Sequence[Step]) -> Stream:
+        """Run the last block with all patches as queries; keys and values are the tokens that are left."""
+        pieces, full = self.pieces[index], self._unmerged(stream, steps)
+        sources = stream._replace(tokens=pieces.normed(stream.tokens))
+        x = _attend_to(pieces, index, sources, full.tokens, pieces.normed(full.tokens), full.positions)
+        return full._replace(tokens=pieces.mlp(x))
 
     def _last_block_for_prefix(self, pieces: BlockPieces, stream: Stream, index: int) -> BlockOutput:
         """Run the last block for prefix tokens only; patch tokens serve as keys and values and end here."""
@@ -198,15 +214,18 @@ class _Runner:
         normed = pieces.normed(stream.tokens)
         sources = stream._replace(tokens=normed)
         if acts and self.method.site is Site.KV:
-            sources, key_step = self._reduce(Stream(normed), {}, index)
-        x = _attend_to(pieces, stream.tokens[:, : self.prefix], normed[:, : self.prefix], sources)
+            sources, key_step = self._reduce(Stream(normed, positions=stream.positions), {}, index)
+        own = None if stream.positions is None else stream.positions.of_no_patch(normed.device)
+        x = _attend_to(pieces, index, sources, stream.tokens[:, : self.prefix], normed[:, : self.prefix], own)
         return BlockOutput(Stream(pieces.mlp(x)), step, key_step)
 
     def _attend_with_scores(
-        self, pieces: BlockPieces, heads: Heads, bias: Tensor | None
+        self, pieces: BlockPieces, plain: Heads, stream: Stream, index: int
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Attention, and the scores of patch tokens that the method needs."""
-        needs, scale = self.method.needs(self.has_cls), pieces.scale
+        needs, scale, rows = self.method.needs(self.has_cls), pieces.scale, _rows(stream, index)
+        heads, pair_bias = pieces.placed(plain, rows, rows)
+        bias = _sum(stream.bias, pair_bias)
         scores = {}
         if RECEIVED & needs:
             others, dropout = "attn_from_others" in needs, pieces.attention_dropout
@@ -216,12 +235,12 @@ class _Runner:
             name = "attn_from_others" if others else "attn_received"
             attended, scores = scored.attended, {name: scored.received, "cls_attn": scored.class_row}
         else:
-            attended = _attend(pieces, heads, bias)
+            attended = attend(*heads, bias=bias, scale=scale, dropout=pieces.attention_dropout)
             if "cls_attn" in needs:
                 scores["cls_attn"] = class_row(heads.q, heads.k, bias=bias, scale=scale)
         scores = {name: score[:, self.prefix :] for name, score in scores.items() if name in needs}
         if "keys" in needs:
-            scores["keys"] = heads.k[:, :, self.prefix :]
+            scores["keys"] = plain.k[:, :, self.prefix :]  # what a token holds, not where it is
         return attended, scores
 
     def _view(self, stream: Stream, scores: dict[str, Tensor], index: int) -> BlockView:
@@ -237,7 +256,11 @@ class _Runner:
         bias = None
         if size is not None and self.method.proportional_attention:
             bias = log_size_bias(size, self.prefix, tokens.dtype)
-        return Stream(tokens, size, bias), Step(assignment, view.patches) if self.record else None
+        positions = stream.positions
+        if positions is not None:
+            positions = positions.after(assignment, stream.size, tokens.shape[0], tokens.device)
+        step = Step(assignment, view.patches, tokens[:, self.prefix :]) if self.keeps_steps else None
+        return Stream(tokens, size, bias, positions=positions), step
 
     def _check_count(self, assignment: Assignment, index: int) -> None:
         """Check the number of slots: another number than planned would make every cost wrong."""
@@ -250,14 +273,31 @@ class _Runner:
             )
 
 
-def _attend(pieces: BlockPieces, heads: Heads, bias: Tensor | None) -> Tensor:
-    return attend(*heads, bias=bias, scale=pieces.scale, dropout=pieces.attention_dropout)
+def _rows(stream: Stream, index: int) -> Any:
+    return None if stream.positions is None else stream.positions.rows(index)
 
 
-def _attend_to(pieces: BlockPieces, x: Tensor, normed: Tensor, sources: Stream) -> Tensor:
-    """The residual stream ``x`` after attention with queries from ``normed`` and keys and values from ``sources``."""
-    heads = Heads(pieces.queries(normed), *pieces.keys_values(sources.tokens))
-    return x + pieces.after_attention(_attend(pieces, heads, sources.bias), normed)
+def _attend_to(
+    pieces: BlockPieces, index: int, sources: Stream, x: Tensor, normed: Tensor, positions: Positions | None = None
+) -> Tensor:
+    """The residual stream ``x`` after attention with queries from ``normed`` and keys and values from ``sources``.
+
+    ``positions`` are those of the queries; by default those of ``sources``, which then has the same tokens.
+    """
+    key_rows = _rows(sources, index)
+    query_rows = key_rows if positions is None else positions.rows(index)
+    if normed is sources.tokens:
+        heads = pieces.project(normed)
+    else:
+        heads = Heads(pieces.queries(normed), *pieces.keys_values(sources.tokens))
+    heads, pair_bias = pieces.placed(heads, query_rows, key_rows)
+    bias = _sum(sources.bias, pair_bias)
+    attended = attend(*heads, bias=bias, scale=pieces.scale, dropout=pieces.attention_dropout)
+    return x + pieces.after_attention(attended, normed)
+
+
+def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    return other if one is None else one if other is None else one + other
 
 
 def _size_after(size: Tensor | None, assignment: Assignment, tokens: Tensor) -> Tensor | None:

@@ -9,16 +9,19 @@ internals of a library's models. A new family is one file in this folder.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from foveate.adapters.blocks import BlockPieces
-from foveate.adapters.engine import Encoded, encode
-from foveate.adapters.reduced import Reduced, Reducer, reducer_of
-from foveate.costs import Cost, ModelShape, count, unreduced
+from foveate.adapters.engine import encode
+from foveate.adapters.positions import PositionSource
+from foveate.adapters.reduced import Reduced, Reducer
+from foveate.adapters.stream import Encoded, spread_to_patches
+from foveate.costs import Cost, ModelShape, Output, count, unreduced
 from foveate.reductions import Reduction
 
 
@@ -62,6 +65,43 @@ class Family(ABC):
         if self.refusal is not None:
             raise UnsupportedModel(self.refusal)
 
+    @property
+    def path(self) -> str:
+        """Where the part that a reduction changes is inside the model; empty for the model itself."""
+        return ""
+
+    output: ClassVar[Output | None] = None
+    """What leaves the encoder where the reduction does not say; None for what reductions do by default."""
+    grid_only: ClassVar[bool] = False
+    """Whether what follows the encoder needs a feature for every patch."""
+
+    @property
+    def last_read(self) -> int | None:
+        """The last block whose features the rest of the model reads; None for the last of all."""
+        return None
+
+    def inside(self, reduction: Reduction) -> Reduction:
+        """What a reduction of the model means for its encoder: nothing is reduced behind the last block read.
+
+        Raises:
+            ValueError: if the rest of the model needs a feature for every patch, and would get fewer.
+        """
+        output = reduction.output or self.output
+        if reduction.exact_last_block and reduction.output is None:
+            output = None if self.output is None else "tokens"
+        if self.grid_only and output == "tokens":
+            given = "output='tokens'" if reduction.output else "exact_last_block=True"
+            raise ValueError(
+                f"{type(self.model).__name__} reads a feature for every patch, and {given} leaves fewer. "
+                "Use output='grid'."
+            )
+        span = reduction.merge_unmerge
+        if self.last_read is not None and span is None and reduction.method is not None and output != "tokens":
+            span = (0, self.last_read)
+        if (output, span) == (reduction.output, reduction.merge_unmerge):
+            return reduction
+        return replace(reduction, output=output, merge_unmerge=span)
+
     # -- the model's parts
 
     @property
@@ -77,7 +117,7 @@ class Family(ABC):
     @property
     def reducer(self) -> Reducer | None:
         """The child module of a reduced model; None if the model is not reduced."""
-        return reducer_of(self.model)
+        return self.model.foveate if isinstance(self.model, Reduced) else None
 
     @property
     def reduction(self) -> Reduction:
@@ -154,10 +194,33 @@ class Family(ABC):
 
     embed_options: ClassVar[frozenset[str]] = frozenset()
     """Names of the options that ``embed`` takes."""
+    positions_between_patches: ClassVar[bool] = False
+    """Whether blocks can read any coordinates as a position, so that merged tokens may have the mean of several."""
+
+    @property
+    def averages_positions(self) -> bool:
+        """Whether merged tokens are at the mean of their patches."""
+        wanted = self.reduction.positions
+        return self.positions_between_patches if wanted is None else wanted == "mean"
+
+    def position_source(self, images: Tensor, **options: Any) -> PositionSource | None:
+        """What blocks read for each position, if they do; None if positions are only added before the first."""
+        return None
+
+    def embed_with_positions(self, images: Tensor, **options: Any) -> tuple[Tensor, PositionSource | None]:
+        """``embed`` and ``position_source``; families that compute both at once override this."""
+        return self.embed(images, **options), self.position_source(images, **options)
 
     def encode(self, images: Tensor, *, record: bool = False, **options: Any) -> Encoded:
         """Run the embedding and all blocks. ``head`` continues from the result."""
         return encode(self, images, record=record, **options)
+
+    def tokens_by_block(self, encoded: Encoded) -> list[Tensor]:
+        """Tokens after each recorded block, (B, P + N, C): one for every patch if the reduction puts out the grid."""
+        if self.reduction.output in (None, "tokens"):
+            return [output.stream.tokens for output in encoded.blocks]
+        found = (spread_to_patches(encoded, block, self.num_prefix) for block in range(len(encoded.blocks)))
+        return [torch.cat([prefix, patches], dim=1) for patches, prefix in found]
 
     def final_norm(self, tokens: Tensor) -> Tensor:
         """Tokens after the last block as the head reads them."""
@@ -177,6 +240,30 @@ class Family(ABC):
     def logits(self, output: Any) -> Tensor:
         """The logits in what the model returns."""
         return output
+
+    @property
+    def image_model(self) -> nn.Module:
+        """What runs on images alone: the model, or its encoder if the rest needs texts."""
+        return self.model
+
+    def image_embedding(self, images: Tensor) -> Tensor:
+        """(B, D) one vector for each image, of a model without a classifier.
+
+        Raises:
+            ValueError: if the model gives none.
+        """
+        output = self.model(images)
+        if not isinstance(output, Tensor) or output.dim() != 2:
+            raise ValueError(f"{type(self.model).__name__} gives no vector for an image, so it cannot be compared.")
+        return output
+
+    def text_embedding(self, texts: Sequence[str]) -> Tensor:
+        """(T, D) vectors of texts, comparable with those of images.
+
+        Raises:
+            ValueError: if the model embeds no texts.
+        """
+        raise ValueError(f"{type(self.model).__name__} embeds no texts, so it takes no prompts.")
 
     def class_logits(self, encoded: Encoded) -> Tensor:
         """The prediction that DynamicViT's losses look at; the model's own but where its head has several parts."""
@@ -216,11 +303,6 @@ class Family(ABC):
         )
 
     # -- images, training, files
-
-    @property
-    def pretrained_classes(self) -> int | None:
-        """Number of classes of the library's pretrained weights; None if unknown."""
-        return None
 
     def preprocessing(self) -> dict[str, Any]:
         """Preprocessing the model was trained with, as far as known: mean, std, interpolation, crop_pct, crop_mode."""

@@ -93,12 +93,15 @@ class HfFamily(Family):
         return made._from_config(made.config_class.from_dict(dict(config)), attn_implementation=attention)
 
 
+def library_class(model: Any) -> Any:
+    """The transformers class that ``model`` is or extends; None for other models."""
+    original = getattr(type(model), "_foveate_base", type(model))
+    return next((cls for cls in original.__mro__ if cls.__module__.startswith("transformers.models.")), None)
+
+
 def class_name(model: Any) -> str:
     """Name of the transformers class that ``model`` is or extends; empty for other models."""
-    for cls in type(model).__mro__:
-        if cls.__module__.startswith("transformers.models."):
-            return cls.__name__
-    return ""
+    return getattr(library_class(model), "__name__", "")
 
 
 def pair(value: Any) -> tuple[int, int]:

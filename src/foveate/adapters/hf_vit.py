@@ -1,35 +1,25 @@
-"""transformers: ViT, DeiT, DINOv2 (with registers), CLIP vision and SigLIP vision, with their classifiers."""
+"""transformers' plain vision transformers, with their classifiers and as backbones of other models."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-import transformers
 from torch import Tensor, nn
 
 from foveate.adapters import hf_heads as heads
 from foveate.adapters.blocks import BlockPieces
-from foveate.adapters.engine import Encoded
 from foveate.adapters.family import UnsupportedModel
-from foveate.adapters.hf_blocks import ClipBlock, Dinov2Block, HfBlock, VitBlock
-from foveate.adapters.hf_family import HfFamily, class_name, pair
+from foveate.adapters.hf_backbones import BACKBONES, Backbone, patch_layer
+from foveate.adapters.hf_family import HfFamily, class_name, library_class, pair
+from foveate.adapters.hf_reduced import ReducedHf
+from foveate.adapters.pooling import mean_of_patches
+from foveate.adapters.positions import PositionSource
 from foveate.adapters.reduced import Reduced
 from foveate.adapters.registry import register_family
-from foveate.costs import ModelShape
-
-
-@dataclass(frozen=True)
-class Backbone:
-    """The names of the parts of one encoder class."""
-
-    pieces: type[HfBlock]
-    layer: str  # class name of its blocks
-    layers: str  # path to them
-    final_norm: str | None  # applied to all tokens after the last block
-    prefix: int  # number of prefix tokens without registers
-    pre_norm: str | None = None
+from foveate.adapters.stream import Encoded
+from foveate.costs import ModelShape, Output
 
 
 @dataclass(frozen=True)
@@ -37,104 +27,108 @@ class Variant:
     """One model class: its backbone and what its head reads."""
 
     backbone: str  # attribute that holds the backbone; empty if the model is one
-    head: Callable[..., Any]
-    reads_patches: bool
+    head: Callable[[heads.Final], Any]
+    reads_patches: bool | Callable[[Any], bool] = False  # or from the model's config
+    maps: bool = False  # whether it puts out maps of hidden states
 
 
-BACKBONES = {
-    "ViTModel": Backbone(VitBlock, "ViTLayer", "layers", "layernorm", 1),
-    "DeiTModel": Backbone(VitBlock, "DeiTLayer", "layers", "layernorm", 2),
-    "Dinov2Model": Backbone(Dinov2Block, "Dinov2Layer", "encoder.layer", "layernorm", 1),
-    "Dinov2WithRegistersModel": Backbone(Dinov2Block, "Dinov2WithRegistersLayer", "encoder.layer", "layernorm", 1),
-    "CLIPVisionModel": Backbone(ClipBlock, "CLIPEncoderLayer", "encoder.layers", None, 1, "pre_layrnorm"),
-    "SiglipVisionModel": Backbone(ClipBlock, "SiglipEncoderLayer", "encoder.layers", "post_layernorm", 0),
-}
+def _pools_mean(config: Any) -> bool:
+    return bool(config.use_mean_pooling)
+
 
 VARIANTS = {
-    "ViTModel": Variant("", heads.plain, False),
-    "DeiTModel": Variant("", heads.plain, False),
-    "Dinov2Model": Variant("", heads.plain, False),
-    "Dinov2WithRegistersModel": Variant("", heads.plain, False),
-    "CLIPVisionModel": Variant("", heads.plain, False),
+    "ViTModel": Variant("", heads.plain),
+    "DeiTModel": Variant("", heads.plain),
+    "IJepaModel": Variant("", heads.plain, True),
+    "ViTMSNModel": Variant("", heads.plain),
+    "ViTMAEModel": Variant("", heads.unmasked),
+    "Dinov2Model": Variant("", heads.plain),
+    "Dinov2WithRegistersModel": Variant("", heads.plain),
+    "DINOv3ViTModel": Variant("", heads.plain),
+    "CLIPVisionModel": Variant("", heads.plain),
+    "MetaClip2VisionModel": Variant("", heads.plain),
     "SiglipVisionModel": Variant("", heads.plain, True),
-    "ViTForImageClassification": Variant("vit", heads.class_token, False),
-    "DeiTForImageClassification": Variant("deit", heads.class_token, False),
-    "DeiTForImageClassificationWithTeacher": Variant("deit", heads.both_classifiers, False),
+    "BeitModel": Variant("", heads.plain, _pools_mean),
+    "Data2VecVisionModel": Variant("", heads.plain, _pools_mean),
+    "InternVLVisionModel": Variant("", heads.plain, True),
+    "ViTForImageClassification": Variant("vit", heads.class_token),
+    "DeiTForImageClassification": Variant("deit", heads.class_token),
+    "DeiTForImageClassificationWithTeacher": Variant("deit", heads.both_classifiers),
+    "IJepaForImageClassification": Variant("ijepa", heads.mean, True),
+    "ViTMSNForImageClassification": Variant("vit", heads.class_token),
     "Dinov2ForImageClassification": Variant("dinov2", heads.class_and_mean, True),
     "Dinov2WithRegistersForImageClassification": Variant("dinov2_with_registers", heads.class_and_mean, True),
-    "CLIPVisionModelWithProjection": Variant("vision_model", heads.projection, False),
+    "CLIPVisionModelWithProjection": Variant("vision_model", heads.projection),
     "CLIPForImageClassification": Variant("vision_model", heads.mean, True),
+    "MetaClip2VisionModelWithProjection": Variant("vision_model", heads.projection),
+    "MetaClip2ForImageClassification": Variant("vision_model", heads.mean, True),
     "SiglipForImageClassification": Variant("vision_model", heads.mean, True),
+    "BeitForImageClassification": Variant("beit", heads.pooled, _pools_mean),
+    "Data2VecVisionForImageClassification": Variant("data2vec_vision", heads.pooled, _pools_mean),
+    "Dinov2Backbone": Variant("", heads.dinov2_maps, True, maps=True),
+    "Dinov2WithRegistersBackbone": Variant("", heads.dinov2_maps, True, maps=True),
+    "DINOv3ViTBackbone": Variant("", heads.dinov3_maps, True, maps=True),
+    "VitPoseBackbone": Variant("", heads.vitpose_maps, True, maps=True),
 }
-
-
-class ReducedHf(Reduced):
-    """The forward of a reduced transformers model."""
-
-    def forward(
-        self: Any,
-        pixel_values: Tensor | None = None,
-        labels: Tensor | None = None,
-        interpolate_pos_encoding: bool | None = None,
-        output_hidden_states: bool | None = None,
-        return_dict: bool | None = None,
-        **refused: Any,
-    ) -> Any:
-        if pixel_values is None:
-            raise ValueError("You have to specify pixel_values.")
-        _refuse_extras(self, refused)
-        if output_hidden_states is None:
-            output_hidden_states = self.config.output_hidden_states
-        family = self._family
-        options = {"interpolate_pos_encoding": interpolate_pos_encoding}
-        encoded = family.encode(pixel_values, record=bool(output_hidden_states), **options)
-        hidden = None
-        if output_hidden_states:
-            hidden = (encoded.embedded, *(output.stream.tokens for output in encoded.blocks))
-        output = family.head(encoded, labels, hidden)
-        wants_dict = self.config.return_dict if return_dict is None else return_dict
-        return output if wants_dict else output.to_tuple()
-
-
-def _refuse_extras(model: Any, extras: dict[str, Any]) -> None:
-    """Raise ``ValueError`` for arguments that have no meaning for a reduced model, instead of ignoring them."""
-    for name, value in extras.items():
-        if value is not None and value is not False:
-            raise ValueError(f"A reduced {type(model).__name__} takes no {name}. Call restore_(model) to use it.")
-    if getattr(model.config, "output_attentions", False):
-        raise ValueError("A reduced model has no attention maps to return. Set config.output_attentions=False.")
 
 
 @register_family
 class HfVit(HfFamily):
     """transformers' plain vision transformers, as backbones and with their heads."""
 
-    title = "transformers ViT, DeiT, DINOv2, DINOv2 with registers, CLIP vision, SigLIP vision"
-    mixin = ReducedHf
+    title = (
+        "transformers ViT, DeiT, DINOv2 (with registers), DINOv3 ViT, CLIP and MetaCLIP 2 vision, SigLIP vision, BEiT, "
+        "Data2Vec vision, I-JEPA, ViT-MSN, ViT-MAE without masks, InternVL vision, ViTPose"
+    )
+    mixin: ClassVar[type[Reduced] | None] = ReducedHf
     embed_options = frozenset({"interpolate_pos_encoding"})
+    variants: ClassVar[Mapping[str, Variant]] = VARIANTS
+    backbones: ClassVar[Mapping[str, Backbone]] = BACKBONES
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
-        self.variant = VARIANTS[class_name(model)]
+        self.variant = self.variants[class_name(model)]
         self.backbone = getattr(model, self.variant.backbone) if self.variant.backbone else model
-        self.parts = BACKBONES[class_name(self.backbone)]
+        self.parts = self.backbones[class_name(self.backbone)]
 
     @classmethod
     def known_classes(cls) -> tuple[str, ...]:
-        return tuple(VARIANTS)
+        return tuple(cls.variants)
 
     @classmethod
     def matches(cls, model: nn.Module) -> bool:
-        return class_name(model) in VARIANTS
+        return class_name(model) in cls.variants
 
     def check(self) -> None:
         name = class_name(self.model)
-        if type(self.model).forward is not getattr(transformers, name).forward:
+        if type(self.model).forward is not library_class(self.model).forward:
             raise UnsupportedModel(f"{type(self.model).__name__} overrides the forward of transformers' {name}.")
         known = self.parts.layer
         for i, block in enumerate(self.blocks):
             if type(block).__name__ != known:
                 raise UnsupportedModel(f"Block {i} of {name} is a {type(block).__name__}. Supported: {known}.")
+        reason = self.parts.refuses(self.backbone)
+        if reason is not None:
+            raise UnsupportedModel(reason)
+
+    @property
+    def output(self) -> Output | None:  # type: ignore[override]
+        return "grid" if self.variant.maps else None
+
+    @property
+    def grid_only(self) -> bool:  # type: ignore[override]
+        return self.variant.maps
+
+    @property
+    def last_read(self) -> int | None:
+        if not self.variant.maps:
+            return None
+        read = [index for index, name in enumerate(self.model.stage_names) if name in self.model.out_features]
+        return read[-1] - 1 if 0 < read[-1] < len(self.blocks) else None
+
+    @property
+    def positions_between_patches(self) -> bool:  # type: ignore[override]
+        return bool(self.parts.rotary)
 
     @property
     def blocks(self) -> list[nn.Module]:
@@ -160,29 +154,39 @@ class HfVit(HfFamily):
         rows, columns = pair(self.backbone.config.patch_size)
         return height // rows, width // columns
 
+    @property
+    def reads_patches(self) -> bool:
+        reads = self.variant.reads_patches
+        return reads if isinstance(reads, bool) else reads(self.model.config)
+
     def shape(self, grid: tuple[int, int] | None = None) -> ModelShape:
-        per_image, per_token = heads.head_macs(self.model, self.backbone)
+        return self._shape(grid, *heads.head_macs(self.model, self.backbone, self.parts.pool))
+
+    def _shape(self, grid: tuple[int, int] | None, per_image: int, per_token: int) -> ModelShape:
         return ModelShape(
             blocks=tuple(pieces.shape() for pieces in self.pieces()),
             grid=self.grid if grid is None else grid,
             num_prefix=self.num_prefix,
             has_cls=self.has_cls,
-            stem_macs_per_patch=self._patch_convolution.weight.numel(),
+            stem_macs_per_patch=patch_layer(self.backbone).weight.numel(),  # type: ignore[operator]
             head_macs=per_image,
             head_macs_per_patch=per_token,
-            head_reads_patches=self.variant.reads_patches,
+            head_reads_patches=self.reads_patches,
         )
 
     def embed(self, images: Tensor, **options: Any) -> Tensor:
-        backbone, pre_norm = self.backbone, self.parts.pre_norm
-        images = images.to(self._patch_convolution.weight.dtype)
-        if class_name(backbone).startswith("Dinov2"):
-            tokens = backbone.embeddings(images)  # resamples its positions to any size
-        else:
-            interpolate = bool(options.get("interpolate_pos_encoding"))
+        interpolate = bool(options.get("interpolate_pos_encoding"))
+        if self.parts.one_size:
             self._check_size(images, interpolate)
-            tokens = backbone.embeddings(images, interpolate_pos_encoding=interpolate)
-        return getattr(backbone, pre_norm)(tokens) if pre_norm else tokens
+        return self.parts.embed(self.backbone, self._as_weights(images), interpolate)
+
+    def position_source(self, images: Tensor, **options: Any) -> PositionSource | None:
+        if self.parts.positions is None:
+            return None
+        return self.parts.positions(self.backbone, self._as_weights(images), self.grid_for(*images.shape[-2:]))
+
+    def _as_weights(self, images: Tensor) -> Tensor:
+        return images.to(patch_layer(self.backbone).weight.dtype)  # type: ignore[arg-type]
 
     def _check_size(self, images: Tensor, interpolate: bool) -> None:
         _, height, width = self.image_size
@@ -196,17 +200,23 @@ class HfVit(HfFamily):
         name = self.parts.final_norm
         return tokens if name is None else getattr(self.backbone, name)(tokens)
 
-    def head(self, encoded: Encoded, labels: Tensor | None = None, hidden: Any = None) -> Any:
+    def head(self, encoded: Encoded, **given: Any) -> Any:
+        """The model's output; ``given`` are further fields of ``Final``."""
+        tokens, size = self.final_norm(encoded.stream.tokens), encoded.stream.size
+        given = {"grid": self.grid} | given
+        final = heads.Final(self.model, self.backbone, tokens, size, self.num_prefix, pool=self.parts.pool, **given)
+        return self.variant.head(final)
+
+    def image_embedding(self, images: Tensor) -> Tensor:
+        """What the model calls its embedding or pools; else its class token, or the mean over patches."""
+        output = self.model(images)
+        for name in ("image_embeds", "pooler_output"):
+            if getattr(output, name, None) is not None:
+                return getattr(output, name)
+        encoded = self.encode(images)
         tokens = self.final_norm(encoded.stream.tokens)
-        return self.variant.head(self.model, self.backbone, tokens, encoded.stream.size, labels, hidden)
+        return tokens[:, 0] if self.has_cls else mean_of_patches(tokens, encoded.stream.size)
 
     @property
     def recomputes(self) -> bool:
         return any(getattr(block, "gradient_checkpointing", False) for block in self.blocks)
-
-    @property
-    def _patch_convolution(self) -> nn.Conv2d:
-        embeddings = self.backbone.embeddings
-        if hasattr(embeddings, "patch_embedding"):  # CLIP and SigLIP
-            return embeddings.patch_embedding
-        return embeddings.patch_embeddings.projection

@@ -97,15 +97,18 @@ class TransformersLibrary(Library):
 
     def build(self, name: str, pretrained: bool, options: dict[str, Any]) -> Built:
         try:
-            from transformers import AutoModel, AutoModelForImageClassification
+            from transformers import AutoConfig, AutoModel, AutoModelForImageClassification
         except ImportError as error:
             raise ValueError("hf: models need transformers: pip install foveate[hf]") from error
         classes = options.get("num_classes")
         labels = {} if classes is None else {"num_labels": classes, "ignore_mismatched_sizes": True}
         how: dict[str, Any] = {"trust_remote_code": False, "output_loading_info": True}
         try:
+            stored = AutoConfig.from_pretrained(name, trust_remote_code=False).architectures or []
+            plain = classes is None and stored and not any("Classification" in kind for kind in stored)
             try:
-                model, info = AutoModelForImageClassification.from_pretrained(name, **how, **labels)
+                kind = AutoModel if plain else AutoModelForImageClassification  # no classifier that nobody trained
+                model, info = kind.from_pretrained(name, **how, **labels)
             except ValueError:  # transformers has no classifier for this kind of model
                 model, info = AutoModel.from_pretrained(name, **how)
         except Exception as error:  # a damaged or missing checkpoint raises many kinds

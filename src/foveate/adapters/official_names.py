@@ -9,7 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from foveate.adapters.reduced import CHILD, reducer_of
+from foveate.adapters.reduced import CHILD
+from foveate.adapters.registry import reducer_of
 from foveate.methods.dynamic_vit import Predictor
 
 WRAPPED = "module."

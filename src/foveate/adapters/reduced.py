@@ -154,29 +154,27 @@ def reduced_class(family: type[Family], base: type) -> type:
 @cache
 def _make_class(family: Any, base: Any) -> type:
     namespace = {"_foveate_family": family, "_foveate_base": base, "__doc__": base.__doc__}
+    # transformers looks up what a model can record by the text of its class
+    namespace |= {"__module__": base.__module__, "__qualname__": base.__qualname__}
     return type(base.__name__, (family.mixin, base), namespace)
 
 
-def reducer_of(model: nn.Module) -> Reducer | None:
-    """The child module of a reduced model; None if ``model`` is not reduced."""
-    return model.foveate if isinstance(model, Reduced) else None
+def copy_root(model: Any, path: str = "") -> Any:
+    """A second root over the same modules; reducing and restoring change only the root.
 
-
-def copy_root(model: Any) -> Any:
-    """A second root over the same modules; reducing and restoring change only the root."""
+    Args:
+        model: the model.
+        path: the part that is reduced, if it is inside; everything on the way to it is new, too.
+    """
     root = copy.copy(model)
     root._modules = dict(model._modules)
+    if path:
+        name, _, rest = path.partition(".")
+        root._modules[name] = copy_root(root._modules[name], rest)
     return root
 
 
-def copy_unreduced(model: Any) -> Any:
-    """A second, unreduced root over the modules of ``model``."""
-    root = copy_root(model)
-    return detach_(root) if isinstance(root, Reduced) else root
-
-
-def detach_(model: Any) -> Any:
+def detach_(part: Any) -> None:
     """Undo ``attach_``."""
-    delattr(model, CHILD)
-    model.__class__ = model._foveate_base
-    return model
+    delattr(part, CHILD)
+    part.__class__ = part._foveate_base

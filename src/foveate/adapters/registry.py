@@ -9,12 +9,14 @@ import importlib
 import pkgutil
 import sys
 from collections.abc import Mapping
+from keyword import iskeyword
 from typing import Any, TypeVar
 
 from torch import nn
 
 from foveate.adapters.family import Family, UnsupportedModel
-from foveate.adapters.reduced import CHILD, Reduced, Reducer, reduced_class
+from foveate.adapters.reduced import CHILD, Reduced, Reducer, copy_root, detach_, reduced_class
+from foveate.methods.learned import MaskTrainedMethod
 from foveate.methods.validation import shown, shown_error
 from foveate.reductions import Reduction
 
@@ -53,17 +55,18 @@ def inspect(model: nn.Module) -> Family:
         UnsupportedModel: if no family supports the model. The message names what was found and what is supported.
         TypeError: if it is not a ``torch.nn.Module``.
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}: {shown(model, 80)}.")
+    _check_module(model)
     if isinstance(model, Reduced):
         return model._family
     for family in all_families():
         if family.matches(model):
             bound = family(model)
             bound.check()
+            if not bound.refusal and not len(bound.blocks):
+                raise UnsupportedModel(f"This {type(model).__name__} has no blocks, so no tokens can be reduced.")
             return bound
     found = f"{type(model).__module__}.{type(model).__qualname__}"
-    raise UnsupportedModel(f"foveate does not support {found}. Supported: {_titles()}.{_hint(model)}")
+    raise UnsupportedModel(f"foveate does not support {found}. Supported: {supported_titles()}.{_hint(model)}")
 
 
 def rebuild(architecture: Mapping[str, Any]) -> nn.Module:
@@ -94,6 +97,10 @@ def rebuild(architecture: Mapping[str, Any]) -> nn.Module:
 def attach_(model: Any, reduction: Reduction) -> Any:
     """Apply ``reduction`` to ``model`` in place. After any error the model is unchanged."""
     family = inspect(model)
+    reduction = family.inside(reduction)
+    if family.path:
+        attach_(model.get_submodule(family.path), reduction)
+        return model
     if isinstance(model, Reduced):
         raise ValueError(
             f"This model is already reduced by {model.foveate.method!r}, {model.foveate.schedule!r}. "
@@ -115,6 +122,7 @@ def attach_(model: Any, reduction: Reduction) -> Any:
         raise ValueError("exact_last_block needs a head that reads only prefix tokens; this one reads patch tokens.")
     if reduction.exact_last_block and not shape.num_prefix:
         raise ValueError("exact_last_block needs a prefix token (class token); this model has none.")
+    _check_options(family, reduction)
     reducer = Reducer(reduction, shape)
     reference = next(model.parameters())
     model.add_module(CHILD, reducer.to(reference.device, reference.dtype).train(model.training))
@@ -122,7 +130,56 @@ def attach_(model: Any, reduction: Reduction) -> Any:
     return model
 
 
-def _titles() -> str:
+def reduced_part(model: nn.Module) -> Any:
+    """``model`` if it is reduced itself, or the reduced encoder inside it; None if there is none."""
+    _check_module(model)
+    if isinstance(model, Reduced):
+        return model
+    family = next((family for family in all_families() if family.matches(model)), None)
+    part = model.get_submodule("" if family is None else family(model).path)
+    return part if isinstance(part, Reduced) else None
+
+
+def reducer_of(model: nn.Module) -> Reducer | None:
+    """The child module of a reduced model, or of the reduced encoder inside it; None if ``model`` is not reduced."""
+    part = reduced_part(model)
+    return None if part is None else part.foveate
+
+
+def copy_reducible(model: Any) -> Any:
+    """A second model over the same modules, which can be reduced and restored without changing ``model``."""
+    return copy_root(model, inspect(model).path)
+
+
+def copy_unreduced(model: Any) -> Any:
+    """A second, unreduced model over the modules of ``model``."""
+    copied = copy_reducible(model)
+    if (part := reduced_part(copied)) is not None:
+        detach_(part)
+    return copied
+
+
+def _check_options(family: Family, reduction: Reduction) -> None:
+    """Raise ``ValueError`` for options that have no meaning for this model or method."""
+    if reduction.positions == "mean" and not family.positions_between_patches:
+        raise ValueError(
+            f"positions='mean' needs blocks that compute positions from coordinates, as rotary ones do; {family.title} "
+            "has none. Leave it out."
+        )
+    if reduction.output == "grid-attention" and isinstance(reduction.method, MaskTrainedMethod):
+        raise ValueError(
+            f"{reduction.method.name} masks tokens in training, which output='grid-attention' cannot follow. "
+            "Use output='grid'."
+        )
+
+
+def _check_module(model: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}: {shown(model, 80)}.")
+
+
+def supported_titles() -> str:
+    """The families whose models can be reduced, for messages."""
     known = [family.title for family in reversed(all_families()) if family.mixin is not None]
     others = [f"families of {library}" for library in FILES if library not in sys.modules]
     return "; ".join([*known, *others])
@@ -131,11 +188,13 @@ def _titles() -> str:
 def _hint(model: nn.Module) -> str:
     """Suggest a part of ``model`` that could be reduced instead."""
     for name, child in model.named_modules():
-        if name and any(family.matches(child) for family in all_families()):
+        if name and any(family.mixin is not None and family.matches(child) for family in all_families()):
             return f" Its part {name!r} ({type(child).__name__}) may be supported: reduce_({_path(name)}, ...)."
     return ""
 
 
 def _path(name: str) -> str:
-    """Python code for a part: ``model.encoder[0]``, also if its name is a number."""
+    """Python code for a part: ``model.encoder[0]``, also if its name is a number or not a Python name."""
+    if not all(part.isdecimal() or (part.isidentifier() and not iskeyword(part)) for part in name.split(".")):
+        return f"model.get_submodule({name!r})"
     return "model" + "".join(f"[{part}]" if part.isdecimal() else f".{part}" for part in name.split("."))

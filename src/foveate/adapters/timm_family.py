@@ -13,6 +13,11 @@ from torch import Tensor, nn
 
 from foveate.adapters.family import Family
 
+SAVED_OPTIONS = (
+    *("num_classes", "in_chans", "img_size", "patch_size", "embed_dim", "depth", "num_heads", "class_token"),
+    *("global_pool", "fc_norm", "dynamic_img_size", "drop_rate", "pos_drop_rate", "proj_drop_rate", "attn_drop_rate"),
+    *("drop_path_rate", "stages"),  # the last is HVT's
+)
 IMAGE_FACTS = ("mean", "std", "interpolation", "crop_pct", "crop_mode")
 
 
@@ -21,8 +26,10 @@ class TimmFamily(Family):
 
     library = "timm"
     classifier_names = ("head", "head_dist")
-    saved_options: ClassVar[frozenset[str]] = frozenset()
+    saved_options: ClassVar[frozenset[str]] = frozenset(SAVED_OPTIONS)
     """Names of all options that ``build_options`` may write."""
+    modules: ClassVar[tuple[str, ...]] = ()
+    """Modules of timm whose models only this family rebuilds; empty for the family that rebuilds all others."""
     embedding_names = frozenset({"patch_embed", "pos_embed", "cls_token", "reg_token", "dist_token", "norm_pre"})
 
     def logits(self, output: Any) -> Tensor:
@@ -32,10 +39,6 @@ class TimmFamily(Family):
 
     def _replace_classifier(self, num_classes: int) -> None:
         self.model.reset_classifier(num_classes)
-
-    @property
-    def pretrained_classes(self) -> int | None:
-        return self._config.get("num_classes")
 
     def preprocessing(self) -> dict[str, Any]:
         if not self._config:
@@ -50,6 +53,14 @@ class TimmFamily(Family):
     @abstractmethod
     def build_options(self) -> dict[str, Any]:
         """Options that rebuild a model of this shape, as plain data."""
+
+    @classmethod
+    def can_rebuild(cls, architecture: Mapping[str, Any]) -> bool:
+        if not super().can_rebuild(architecture) or not cls.modules:
+            return super().can_rebuild(architecture)
+        name = architecture.get("architecture")
+        known = isinstance(name, str) and timm.is_model(name)
+        return known and timm.model_entrypoint(str(name)).__module__.split(".")[-1] in cls.modules
 
     @classmethod
     def rebuild(cls, architecture: Mapping[str, Any]) -> nn.Module:

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from timm.layers import PatchEmbed
+import torch
+from timm.layers import HybridEmbed, PatchEmbed
 from torch import nn
+from torch.func import functional_call
+from torch.utils.flop_counter import FlopCounterMode
 
 from foveate.adapters.blocks import linear_macs
 
+_COUNTED: WeakKeyDictionary[nn.Module, tuple[Any, int]] = WeakKeyDictionary()
+"""MACs per patch of convolutional networks in front of the patches, with the sizes they were counted for."""
 
-def stem_macs(embed: PatchEmbed) -> int:
-    """Multiply-accumulates per patch of a stem with one or several convolutions."""
+
+def stem_macs(embed: PatchEmbed | HybridEmbed) -> int:
+    """Multiply-accumulates per patch of a stem with one or several convolutions, or with a network of them."""
+    if isinstance(embed, HybridEmbed):
+        return _counted(embed)
+    if isinstance(embed.proj, nn.Linear):
+        return linear_macs(embed.proj)
     total, stride = 0, 1
     for layer in embed.proj.modules():
         if isinstance(layer, nn.Conv2d):
@@ -34,8 +45,9 @@ def stem_macs_of_patches(model: Any, height: int, width: int) -> int:
 def head_macs(model: Any) -> tuple[int, int]:
     """MACs of pooling and classifier: (per image, per token that the head reads)."""
     classifier = linear_macs(model.head, getattr(model, "head_dist", None))
-    if model.attn_pool is not None:
-        per_image, per_token = _attention_pool_macs(model.attn_pool)
+    pool = getattr(model, "attn_pool", None)
+    if pool is not None:
+        per_image, per_token = _attention_pool_macs(pool)
         return per_image + classifier, per_token
     return (0, classifier) if model.global_pool == "" else (classifier, 0)
 
@@ -45,3 +57,20 @@ def _attention_pool_macs(pool: Any) -> tuple[int, int]:
     width = pool.kv.out_features // 2
     per_token = pool.kv.weight.numel() + 2 * pool.latent_len * width
     return pool.latent_len * linear_macs(pool.q, pool.proj, pool.mlp), per_token
+
+
+def _counted(embed: Any) -> int:
+    """MACs per patch of a network in front of the patches, counted by torch without computing any value."""
+    sizes = (embed.in_chans, *embed.img_size, *embed.patch_size)
+    known, macs = _COUNTED.get(embed, (None, 0))
+    if known == sizes:
+        return macs
+    named = [*embed.named_parameters(), *embed.named_buffers()]
+    empty = {name: torch.empty_like(tensor, device="meta") for name, tensor in named}
+    images = torch.empty(1, *sizes[:3], device="meta", dtype=next(embed.parameters()).dtype)
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), counter:
+        functional_call(embed, empty, images)
+    macs = counter.get_total_flops() // 2 // int(embed.num_patches)
+    _COUNTED[embed] = (sizes, macs)
+    return macs

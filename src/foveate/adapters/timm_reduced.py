@@ -11,8 +11,8 @@ from torch import Tensor
 
 from foveate.adapters.pooling import tag_weights, tagged_weights
 from foveate.adapters.reduced import CHILD, Reduced
+from foveate.adapters.stream import spread_to_patches
 from foveate.adapters.timm_macs import stem_macs_of_patches
-from foveate.adapters.traces import spread_to_patches
 from foveate.costs import at_grid
 
 
@@ -54,19 +54,19 @@ class ReducedTimm(Reduced):
         _refuse_mask(attn_mask, is_causal)
         if output_fmt not in ("NCHW", "NLC"):
             raise ValueError(f"output_fmt must be NCHW or NLC, got {output_fmt!r}.")
-        wanted, _ = feature_take_indices(len(self.blocks), indices)
         family = self._family
+        wanted, _ = feature_take_indices(len(family.blocks), indices)
         encoded = family.encode(x, record=True)
         maps, prefixes = [], []
         for block in sorted(wanted):
-            patches, prefix = spread_to_patches(encoded, block, self.num_prefix_tokens)
-            maps.append(self.norm(patches) if norm else patches)
-            prefixes.append(self.norm(prefix) if norm else prefix)
+            patches, prefix = spread_to_patches(encoded, block, family.num_prefix)
+            maps.append(family.final_norm(patches) if norm else patches)
+            prefixes.append(family.final_norm(prefix) if norm else prefix)
         if output_fmt == "NCHW":
             grid = family.grid_for(*x.shape[-2:])
             maps = [m.unflatten(1, grid).permute(0, 3, 1, 2).contiguous() for m in maps]
-        final = None if intermediates_only else self.norm(encoded.stream.tokens)
-        return _package(maps, prefixes if self.num_prefix_tokens else None, final, return_prefix_tokens, output_dict)
+        final = None if intermediates_only else family.features(encoded)
+        return _package(maps, prefixes if family.num_prefix else None, final, return_prefix_tokens, output_dict)
 
     def reset_classifier(self: Any, num_classes: int, global_pool: str | None = None) -> None:
         """Replace the classifier, and the pooling if the plan does not depend on it."""
@@ -91,11 +91,11 @@ class ReducedTimm(Reduced):
     def set_input_size(self: Any, img_size: Any = None, patch_size: Any = None) -> None:
         """Change the size of images or patches; positions learned by the method are resampled like the model's."""
         embed = self.patch_embed
-        height, width = to_2tuple(img_size) if img_size is not None else embed.img_size
+        if not hasattr(self._foveate_base, "set_input_size"):
+            raise ValueError(f"{type(self).__name__} cannot change its image size. Build it with img_size=...")
+        size = to_2tuple(img_size) if img_size is not None else embed.img_size
         ph, pw = to_2tuple(patch_size) if patch_size is not None else embed.patch_size
-        if height % ph or width % pw:
-            raise ValueError(f"The image is {height} x {width}, which patches of {ph} x {pw} do not divide.")
-        shape = at_grid(self.foveate.shape, (height // ph, width // pw))
+        shape = at_grid(self.foveate.shape, _grid(embed, size, (ph, pw)))
         if (ph, pw) != tuple(embed.patch_size):
             shape = replace(shape, stem_macs_per_patch=stem_macs_of_patches(self, ph, pw))
         resized = self.foveate.resized(shape)  # raises before anything has changed
@@ -114,6 +114,16 @@ class ReducedTimm(Reduced):
         """Group the weights of a block's reduction with that block, for layer-wise learning rates."""
         groups = super().group_matcher(coarse)  # type: ignore[misc]
         return groups | {"blocks": [*groups["blocks"], (rf"^{CHILD}\.learned\.(\d+)", None)]}
+
+
+def _grid(embed: Any, size: tuple[int, int], patch: tuple[int, int]) -> tuple[int, int]:
+    """Rows and columns of patches of another size, in images of another size."""
+    ratio = getattr(embed, "feature_ratio", (1, 1))  # of a network in front of the patches
+    places = [pixels // reduced for pixels, reduced in zip(size, ratio, strict=True)]
+    if any(place < side for place, side in zip(places, patch, strict=True)):
+        raise ValueError(f"An image of {size[0]} x {size[1]} is smaller than a patch of {patch[0]} x {patch[1]}.")
+    rounded = [-(-n // p) if embed.dynamic_img_pad else n // p for n, p in zip(places, patch, strict=True)]
+    return rounded[0], rounded[1]
 
 
 def _package(
@@ -138,6 +148,15 @@ def _check_pooling(model: Any, wanted: str | None) -> None:
         raise ValueError(
             f"This model was reduced for pooling by {model.global_pool!r} and cannot change to {wanted!r}. "
             "Call restore_(model), reset the classifier, and reduce it again."
+        )
+
+
+def refuse_patches(x: Any, *given: Any) -> None:
+    """Raise ``ValueError`` for patches with coordinates or masks: a batch may have other grids, and padding."""
+    if isinstance(x, dict) or any(value is not None for value in given):
+        raise ValueError(
+            "A reduced model takes images (batch, channels, height, width), which all have the same grid of patches; "
+            "got patches with coordinates or masks. Pass images of each size in a batch of their own."
         )
 
 

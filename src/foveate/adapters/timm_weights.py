@@ -10,7 +10,8 @@ from timm.models.vision_transformer import checkpoint_filter_fn
 from torch import Tensor, nn
 
 from foveate.adapters.official_names import from_official
-from foveate.adapters.reduced import CHILD, reducer_of
+from foveate.adapters.reduced import CHILD
+from foveate.adapters.registry import reducer_of
 from foveate.methods.hvt_pool import Grid, PooledStage, resample, shapes_after
 
 CLASSIFIERS = ("head.", "head_dist.", "aux_head.")

@@ -11,10 +11,10 @@ from torch.nn.functional import linear
 from torchvision.models.vision_transformer import EncoderBlock, VisionTransformer
 
 from foveate.adapters.blocks import BlockPieces, Heads, linear_macs
-from foveate.adapters.engine import Encoded
 from foveate.adapters.family import Family, UnsupportedModel
 from foveate.adapters.reduced import Reduced
 from foveate.adapters.registry import register_family
+from foveate.adapters.stream import Encoded
 from foveate.costs import BlockShape, ModelShape
 
 SPARED_BY_DECAY = {"pos_embedding", "class_token"}

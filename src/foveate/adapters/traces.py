@@ -1,38 +1,14 @@
-"""Features of reduced tokens on the patch grid, and the trace of which patches each token holds."""
+"""The trace of a forward pass: which patches each token holds after each block."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from foveate.adapters.engine import Encoded, Step
-from foveate.core import Assignment, compose, unpool
-
-
-def spread_to_patches(encoded: Encoded, block: int, prefix: int) -> tuple[Tensor, Tensor]:
-    """Features after ``block`` for every patch, (B, N, C), and the prefix tokens.
-
-    A patch whose token was dropped keeps the features that the token had at that point.
-    """
-    tokens = encoded.blocks[block].stream.tokens
-    steps = [output.step for output in encoded.blocks[: block + 1] if output.step is not None]
-    left = steps[-1].assignment.num_out if steps else encoded.embedded.shape[1] - prefix
-    if left != tokens.shape[1] - prefix:
-        raise ValueError(
-            f"Block {block} returns prefix tokens only (exact_last_block=True), so it has no dense features. "
-            "Choose an earlier block, or reduce without exact_last_block."
-        )
-    return spread(tokens[:, prefix:], steps), tokens[:, :prefix]
-
-
-def spread(patches: Tensor, steps: Sequence[Step]) -> Tensor:
-    """Spread the features of reduced tokens back over ``steps``, to every patch before the first step."""
-    for step in reversed(steps):
-        patches = unpool(patches, step.assignment, fill=step.before)
-    return patches
+from foveate.adapters.stream import Encoded
+from foveate.core import Assignment, compose
 
 
 @dataclass(frozen=True)
@@ -55,6 +31,8 @@ class Trace:
     key_steps: tuple[Assignment | None, ...]
     """The reduction of only keys and values in each block; None if there was none."""
     device: torch.device
+    unmerged: tuple[int, ...] = ()
+    """Blocks after which every patch has its own token again."""
 
     @staticmethod
     def of(encoded: Encoded, grid: tuple[int, int], num_prefix: int) -> Trace:
@@ -68,6 +46,7 @@ class Trace:
             tuple(o.step.assignment if o.step else None for o in outputs),
             tuple(o.key_step.assignment if o.key_step else None for o in outputs),
             tokens.device,
+            tuple(index for index, output in enumerate(outputs) if output.unmerged),
         )
 
     def __len__(self) -> int:
@@ -75,8 +54,9 @@ class Trace:
 
     def after(self, block: int) -> Assignment:
         """Assignment from patches to the tokens after ``block``."""
-        total = self._identity()
-        for step in self.steps[: self._index(block) + 1]:
+        total, last = self._identity(), self._index(block)
+        first = max((unmerged + 1 for unmerged in self.unmerged if unmerged <= last), default=0)
+        for step in self.steps[first : last + 1]:
             if step is not None:
                 total = compose(total, step, self.batch, self.device)
         return total

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from foveate.adapters.blocks import BlockPieces, Heads
-from foveate.core import attend
 from foveate.costs import BlockShape, ModelShape
 from foveate.reductions import UnitQK
 
@@ -41,10 +42,11 @@ class UnitPieces(BlockPieces):
         self.pieces = pieces
         self.alpha = alpha
 
-    def whole(self, x: Tensor) -> Tensor:
-        normed = self.normed(x)
-        attended = attend(*self.project(normed), scale=1.0, dropout=self.attention_dropout)
-        return self.mlp(x + self.after_attention(attended, normed))
+    def whole(self, x: Tensor, rows: Any = None) -> Tensor:
+        return self.whole_in_pieces(x, rows)
+
+    def placed(self, heads: Heads, query_rows: Any, key_rows: Any) -> tuple[Heads, Tensor | None]:
+        return self.pieces.placed(heads, query_rows, key_rows)
 
     def normed(self, x: Tensor) -> Tensor:
         return self.pieces.normed(x)

@@ -11,13 +11,14 @@ from torch import nn
 
 from foveate.adapters import inspect
 from foveate.cli import output
-from foveate.cli.evaluate import class_names
+from foveate.cli.evaluate import class_names, known_task, named_task
 from foveate.cli.requests import load_from, read_shares, require_trained, source_options
 from foveate.evaluation.columns import IN_COMPARISONS, known_columns
 from foveate.report.compare import Comparison, compare
 from foveate.report.compare.candidates import read_budgets, read_methods
 from foveate.report.compare.figure import DEMONSTRATION, INTERRUPTED
-from foveate.report.compare.saving import PAGE, PARTIAL, as_document, check_writable
+from foveate.report.compare.saving import PAGE, PARTIAL, as_document
+from foveate.tasks import find_task
 from foveate_cli.compare import DEFAULT_LIMIT, DEMONSTRATION_LIMIT
 
 INTERRUPTED_CODE = 130
@@ -28,12 +29,11 @@ def run(args: argparse.Namespace) -> int:
     read_methods(args.methods)  # fail before a model is loaded
     args.budgets = read_budgets(read_shares("--budgets", args.budgets))
     check_request(args)
-    check_writable(args.out)
-    model = None if args.model is None else requested_model(args)
+    model = None if args.model is None else lambda: requested_model(args)
     if (args.out / PARTIAL).is_file() and not args.resume:
         warn(f"{args.out / PARTIAL} of an interrupted run will be replaced. Use --resume to continue that run.")
     with output.phases() as progress:
-        comparison = compare(model, args.data, progress=progress, store=args.out, **options(args, model))
+        comparison = compare(model, args.data, progress=progress, store=args.out, **options(args))
     comparison.save(args.out)
     if args.json:
         output.print_json(as_document(comparison))
@@ -44,8 +44,19 @@ def run(args: argparse.Namespace) -> int:
 
 def check_request(args: argparse.Namespace) -> None:
     """Raise ``ValueError`` for options that do not work together."""
-    if args.model is None and (args.pretrained or args.weights or args.image_size or args.classes):
-        raise ValueError("--pretrained, --weights, --image-size and --classes need a MODEL.")
+    of_model = (
+        args.pretrained,
+        args.weights,
+        args.image_size,
+        args.classes,
+        args.task,
+        args.task_options,
+        args.prompts,
+    )
+    if args.model is None and any(of_model):
+        raise ValueError(
+            "--pretrained, --weights, --image-size, --classes, --task, --option and --prompts need a MODEL."
+        )
     if args.model is not None and args.data is None:
         raise ValueError(
             "compare needs images of the kind the model was trained on, because decisions on noise are meaningless: "
@@ -63,15 +74,38 @@ def requested_model(args: argparse.Namespace) -> nn.Module:
     return loaded.model if loaded.own is None else loaded.own
 
 
-def options(args: argparse.Namespace, model: nn.Module | None) -> dict[str, Any]:
+def options(args: argparse.Namespace) -> dict[str, Any]:
     """The arguments of ``compare`` by name."""
     names = ("methods", "budgets", "checkpoints", "batch_size", "device", "limit", "seconds", "seed")
     given = {name: getattr(args, name) for name in (*names, "split", "workers", "max_broken", "resume")}
-    given["limit"] = args.limit or (DEMONSTRATION_LIMIT if model is None else DEFAULT_LIMIT)
+    given["limit"] = args.limit or (DEMONSTRATION_LIMIT if args.model is None else DEFAULT_LIMIT)
     given["data_options"] = source_options(args)
-    if model is None:
+    if args.model is None:
         return given
+    task, own = known_task(args), named_task(args)[1]
+    if args.prompts is not None:
+        task, own = task or "embedding", dict(own) | {"prompts": read_prompts(args.prompts)}
+    elif task is None and (likely := named_task(args)[0]) is not None:
+        # before the model is loaded, which then tells its task
+        find_task(likely)().open_matching(args.data, args.split, class_names(args), **source_options(args))
+    given |= {"task": task, "task_options": own}
     return given | {"name": args.model, "trained": not args.untrained, "classes": class_names(args)}
+
+
+def read_prompts(path: Path) -> list[str]:
+    """The lines of a file that hold text.
+
+    Raises:
+        ValueError: if it cannot be read, or has fewer than two.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"--prompts {path} cannot be read as UTF-8 text: {error}") from error
+    prompts = [line.strip() for line in lines if line.strip()]
+    if len(prompts) < 2:
+        raise ValueError(f"--prompts {path} has {len(prompts)} lines of text; zero-shot decisions need at least two.")
+    return prompts
 
 
 def warn(text: str) -> None:

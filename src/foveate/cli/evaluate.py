@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -18,21 +20,28 @@ from foveate.data.source import drawn_from
 from foveate.evaluation.columns import BY_NAME
 from foveate.evaluation.side_by_side import Evaluation, evaluate, first_images
 from foveate.evaluation.timing import checked_device
-from foveate.tasks import Task, find_task
+from foveate.models.dense.by_name import split_name
+from foveate.models.dense.head import find_head
+from foveate.report.compare.run import UNTRAINED
+from foveate.tasks import Task, find_task, read_options, task_of
+from foveate.tasks.base import Opened
+from foveate.tasks.options import parse_options, read_task
 
 DEFAULT_SPLIT = "val"
 
 
 def run(args: argparse.Namespace) -> int:
     checked_device(args.device)
-    reductions = read_reductions(args)  # before a model is loaded
+    reductions = read_reductions(args)  # before a model is loaded, as are the data
+    check_data(args)
     loaded = load_from(args, reductions)
     require_trained(loaded, args)
     models = {"unreduced": loaded.model}
     models |= {str(reduction): model for reduction, model in loaded.variants(reductions)}
     task, loader = open_loader(args, loaded)
     found = evaluate_with_bar(models, loader, task, args)
-    rows = [row(name, models[name], loaded.image_size, task, found) for name in models]
+    judged = () if loaded.untrained else task.figures
+    rows = [row(name, models[name], loaded.image_size, judged, found) for name in models]
     if args.json:
         head = {"model": args.model, "data": args.data, "split": args.split or DEFAULT_SPLIT}
         output.print_json({**head, "images": found.images, "broken": loader.broken, "rows": rows})
@@ -42,13 +51,15 @@ def run(args: argparse.Namespace) -> int:
     columns = [BY_NAME[name] for name in rows[0] if name != "model"]
     cells = [[line["model"], *(column.terminal_text(line[column.name]) for column in columns)] for line in rows]
     output.print_table(title, ["model", *(column.terminal_head for column in columns)], cells, text_columns=("model",))
+    if loaded.untrained:
+        output.say(UNTRAINED)
     return 0
 
 
 def open_loader(args: argparse.Namespace, loaded: Loaded) -> tuple[Task, Loader]:
     """Open the task and its images, and check that targets match the model's predictions."""
-    task = find_task(args.task).for_model(loaded.model)
-    opened = task.open_matching(args.data, args.split or DEFAULT_SPLIT, class_names(args), **source_options(args))
+    kind, own = requested_task(args, loaded.model)
+    opened = open_matching(args, kind.for_model(loaded.model, **own), own)
     if opened.mismatch:
         raise DataError(opened.mismatch)
     _, height, width = loaded.image_size
@@ -65,6 +76,44 @@ def open_loader(args: argparse.Namespace, loaded: Loaded) -> tuple[Task, Loader]
         rules=opened.task,
     )
     return opened.task, loader
+
+
+def requested_task(args: argparse.Namespace, model: nn.Module) -> tuple[type[Task], dict[str, Any]]:
+    """The task of --task, of the folder of a trained model, or of the model's head; and its options."""
+    name, options = named_task(args)
+    found = name or task_of(model)
+    # an embedding has no targets to evaluate; classification says what is missing
+    kind = find_task("classification" if name is None and found == "embedding" else found)
+    return kind, read_options(kind, options)
+
+
+def named_task(args: argparse.Namespace) -> tuple[str | None, dict[str, Any]]:
+    """The name of the task before the model is loaded, and its options; None if only the model can tell."""
+    stored, kept = read_task(Path(args.model))
+    head = split_name(args.model)[1]
+    by_name = find_head(head).task if head else None if Path(args.model).is_dir() else "classification"
+    name = args.task or stored or by_name
+    return name, (kept if name == stored else {}) | parse_options(args.task_options)
+
+
+def known_task(args: argparse.Namespace) -> str | None:
+    """The name of the task if it is sure before the model is loaded: a plain name may be of a model without classes."""
+    sure = args.task or read_task(Path(args.model))[0] or split_name(args.model)[1]
+    return named_task(args)[0] if sure else None
+
+
+def check_data(args: argparse.Namespace) -> None:
+    """Open the requested images before a model is loaded, if its name tells which task it is for."""
+    name, options = named_task(args)
+    if name is not None:
+        kind = find_task(name)
+        open_matching(args, kind(), read_options(kind, options))
+
+
+def open_matching(args: argparse.Namespace, task: Task, own: dict[str, Any]) -> Opened:
+    """Open the requested images."""
+    given = source_options(args) | ({"own": own} if own else {})
+    return task.open_matching(args.data, args.split or DEFAULT_SPLIT, class_names(args), **given)
 
 
 def class_names(args: argparse.Namespace) -> list[str] | None:
@@ -93,12 +142,14 @@ def evaluate_with_bar(models: dict[str, nn.Module], loader: Loader, task: Task, 
     return found
 
 
-def row(name: str, model: nn.Module, image_size: tuple[int, int, int], task: Task, found: Evaluation) -> dict[str, Any]:
+def row(
+    name: str, model: nn.Module, image_size: tuple[int, int, int], figures: Sequence[str], found: Evaluation
+) -> dict[str, Any]:
     """One line of the table, by column name."""
     metrics = found.metrics[name].compute()
     return {
         "model": name,
-        **{figure: metrics.get(figure) for figure in task.figures},
+        **{figure: metrics.get(figure) for figure in figures},
         "macs": cost(model, image_size).macs,
         "images_per_second": found.per_second(name),
     }

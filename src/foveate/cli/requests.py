@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from torch import nn
 
-from foveate.adapters import copy_unreduced, inspect, reducer_of
+from foveate.adapters import Family, copy_unreduced, inspect, reducer_of
 from foveate.methods.base import Method
 from foveate.methods.options import parse
 from foveate.models.by_name import comes_trained, load_with_report, size_options
-from foveate.reductions import Reduction
+from foveate.reductions import Reduction, ReductionOptions
 from foveate.schedules_text import IN_WORDS, make_schedule, parse_blocks, parse_keep, parse_share, split_list
 from foveate.storage import load_schedule
 
@@ -67,12 +67,23 @@ def load_from(args: argparse.Namespace, reductions: Sequence[Reduction] = ()) ->
     if args.image_size is not None:
         channels, height, width = args.image_size
         size = (channels or size[0], height, width)
+        _check_size(family, size)
     if family.reduction.method is None:
         return Loaded(model, size, built.untrained)
     whole = copy_unreduced(model)
     Reduction(unit_qk=family.reduction.unit_qk).apply_(whole)
     _copy_scales_(model, whole)
     return Loaded(whole.eval(), size, built.untrained, model)
+
+
+def _check_size(family: Family, size: tuple[int, int, int]) -> None:
+    """Refuse a size that the model does not take; a saved model is not built again for another one."""
+    if size[0] != family.image_size[0]:
+        raise ValueError(f"argument --image-size: {size[0]} channels, but the model takes {family.image_size[0]}.")
+    try:
+        family.grid_for(*size[1:])
+    except ValueError as error:
+        raise ValueError(f"argument --image-size: {error}") from error
 
 
 def _copy_scales_(source_model: nn.Module, target: nn.Module) -> None:
@@ -88,17 +99,17 @@ def require_trained(loaded: Loaded, args: argparse.Namespace) -> None:
     Raises:
         ValueError: if any parameter has its random initial value.
     """
-    if loaded.untrained and not args.untrained:
-        some = ", ".join(loaded.untrained[:2]) + (", ..." if len(loaded.untrained) > 2 else "")
-        raise ValueError(
-            f"{args.model} has {len(loaded.untrained)} parameters that nobody trained ({some}), so its predictions are "
-            "meaningless. Load trained weights with --pretrained or --weights, or measure speed only with --untrained."
-        )
-
-
-def has_trained_weights(args: argparse.Namespace) -> bool:
-    """Whether the requested model is trained, as far as its name tells."""
-    return comes_trained(args.model, args.pretrained, args.weights)
+    if not loaded.untrained or getattr(args, "untrained", False):
+        return
+    some = ", ".join(loaded.untrained[:2]) + (", ..." if len(loaded.untrained) > 2 else "")
+    ways = ["Load trained weights with --pretrained or --weights"]
+    if comes_trained(args.model, args.pretrained, args.weights):  # all but this part
+        ways = [f"Train it, e.g. foveate train linear-probe --model {args.model}"]
+    ways += ["measure speed only with --untrained"] if hasattr(args, "untrained") else []
+    raise ValueError(
+        f"{args.model} has {len(loaded.untrained)} parameters that nobody trained ({some}), so its predictions are "
+        f"meaningless. {', or '.join(ways)}."
+    )
 
 
 def read_reductions(args: argparse.Namespace) -> list[Reduction]:
@@ -117,7 +128,13 @@ def read_reductions(args: argparse.Namespace) -> list[Reduction]:
     for method in methods:
         if schedule is None and type(method).own_counts is Method.own_counts:
             raise ValueError(f"{method.name} needs a schedule: {IN_WORDS}.")
-    return [Reduction(method, schedule, args.exact_last_block) for method in methods]
+    options: ReductionOptions = {
+        "exact_last_block": args.exact_last_block,
+        "output": args.output,
+        "merge_unmerge": _read("--merge-unmerge", parse_blocks, args.merge_unmerge),
+        "positions": args.positions,
+    }
+    return [Reduction(method, schedule, **options) for method in methods]
 
 
 def read_methods(args: argparse.Namespace) -> list[Method]:

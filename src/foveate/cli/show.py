@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,12 @@ from torch import nn
 from foveate.adapters import inspect as adapters_inspect
 from foveate.adapters import reducer_of
 from foveate.cli import output
-from foveate.cli.requests import first_line, has_trained_weights, load_from, read_reductions
+from foveate.cli.evaluate import class_names, requested_task
+from foveate.cli.requests import Loaded, first_line, load_from, read_reductions
+from foveate.data.preprocessing import open_image
 from foveate.drawing import Picture, all_pictures
+from foveate.files import replacing
+from foveate.tasks import Task  # whose package also registers the picture of predictions
 
 
 def run(args: argparse.Namespace) -> int:
@@ -31,12 +34,13 @@ def run(args: argparse.Namespace) -> int:
     if adapters_inspect(loaded.model).image_size != loaded.image_size:
         raise ValueError(f"{args.model} was made for other images than --image-size. Leave it out.")
     variants = loaded.variants(reductions)
-    model = (
-        variants[-1][1] if variants else loaded.model
-    )  # --method takes precedence over the reduction saved with the model
-    name = f"{Path(args.model).name}{untrained(args, model, saved=model is loaded.own)}"
-    drawn = known[args.picture](model, args.images, name=name, **read_options(args, known))
-    write(drawn, target)
+    # --method takes precedence over the reduction saved with the model
+    model = variants[-1][1] if variants else loaded.model
+    name = f"{Path(args.model).name}{untrained(loaded, model)}"
+    options = read_options(args, known) | task_of(args, model, known)
+    drawn = known[args.picture](model, args.images, name=name, **options)
+    with replacing(target) as temporary:
+        drawn.save(temporary)
     if args.json:
         output.print_json({"picture": args.picture, "file": str(target)})
     else:
@@ -63,12 +67,24 @@ def read_options(args: argparse.Namespace, known: Mapping[str, Picture]) -> dict
     return options
 
 
-def untrained(args: argparse.Namespace, model: nn.Module, saved: bool) -> str:
-    """A note for pictures with random weights, of the whole model or of a learned method; else empty."""
-    if not has_trained_weights(args):
+def task_of(args: argparse.Namespace, model: nn.Module, known: Mapping[str, Picture]) -> dict[str, Task]:
+    """The model's task with its class names, for pictures that draw what it predicts; empty for others."""
+    if "task" not in inspect.signature(known[args.picture]).parameters:
+        if args.task or args.classes or args.task_options:
+            raise ValueError(f"{args.picture} has no --task, --option and --classes; the picture predictions has them.")
+        return {}
+    kind, own = requested_task(args, model)
+    task, names = kind.for_model(model, **own), class_names(args)
+    return {"task": task if names is None else task.with_classes(names)}
+
+
+def untrained(loaded: Loaded, model: nn.Module) -> str:
+    """A note for pictures with random weights, of the model but its classifier or of a learned method; else empty."""
+    family = adapters_inspect(loaded.model)
+    if not all(map(family.is_classifier, loaded.untrained)):
         return " (untrained)"
     reducer = reducer_of(model)
-    if reducer is not None and len(reducer.learned) and not saved:
+    if reducer is not None and len(reducer.learned) and model is not loaded.own:
         return f" ({type(reducer.method).__name__} untrained)"
     return ""
 
@@ -88,25 +104,11 @@ def check(args: argparse.Namespace, known: Mapping[str, Picture], target: Path) 
     if len(args.methods or ()) > 1:
         raise ValueError("show takes one --method at a time.")
     read_options(args, known)
+    for path in args.images:
+        open_image(path)
     if Image.registered_extensions().get(target.suffix.lower()) not in Image.SAVE:
         raise ValueError(f"{target} is not in an image format that can be written. Use .png.")
     if target.is_dir():
         raise ValueError(f"{target} is a directory. --out must be a file.")
     if not target.parent.is_dir():
         raise ValueError(f"The directory {target.parent} does not exist, so {target.name} cannot be written.")
-
-
-def write(image: Image.Image, target: Path) -> None:
-    """Write the whole file or nothing.
-
-    Raises:
-        ValueError: If it cannot be written.
-    """
-    temporary = target.with_name(f".{secrets.token_hex(4)}-{target.name}")
-    try:
-        image.save(temporary)
-        temporary.replace(target)
-    except OSError as error:
-        raise ValueError(f"{target} cannot be written: {error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)

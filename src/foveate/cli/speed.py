@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -13,9 +14,11 @@ from foveate.adapters import copy_unreduced, inspect
 from foveate.cli import output
 from foveate.cli.requests import Loaded, load_from, read_reductions
 from foveate.evaluation import SpeedResult, measure_speed
+from foveate.evaluation.timing import checked_device
 from foveate.methods.options import method_text
 from foveate.reductions import Reduction
 
+NO_METHOD = "speed needs --method, to compare with the unreduced model. `foveate methods` lists methods."
 RATES = ("un-\nreduced\nimg/s", "reduced\nimg/s", "free\nslice\nimg/s")
 COLUMNS = ("method", "batch", *RATES, "speed-\nup", "MAC\nratio", "realized", "efficiency")
 WIDE_SPREAD = 0.1  # between the quartiles of a speed-up, relative to its median
@@ -33,10 +36,13 @@ class SpeedRow(NamedTuple):
 
 def run(args: argparse.Namespace) -> int:
     requested = read_reductions(args)  # before a model is loaded
+    checked_device(args.device)
+    if not requested and not Path(args.model).is_dir():  # a saved model may be reduced
+        raise ValueError(NO_METHOD)
     loaded = load_from(args)
     reductions = [reduction for reduction, _ in loaded.variants(requested)]
     if not reductions:
-        raise ValueError("speed needs --method, to compare with the unreduced model. `foveate methods` lists methods.")
+        raise ValueError(NO_METHOD)
     rows = [measure(args, loaded, reduction, batch) for reduction in reductions for batch in args.batch_size]
     environment = rows[0].result.environment
     if args.json:

@@ -27,7 +27,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         output.print_json([as_json(name, table) for name, table in built.items()])
     else:
-        print_tables(built)
+        for part in (part for table in built.values() for part in (table, table.speed) if part is not None):
+            print_one(part)
     return 0 if all(table.holds for table in built.values()) else 1
 
 
@@ -53,14 +54,6 @@ def read_speed(args: argparse.Namespace, known: Mapping[str, Builder]) -> SpeedO
 
 def built_table(build: Builder, speed: SpeedOptions | None) -> Table:
     return build(speed=speed) if speed is not None and has_speeds(build) else build()
-
-
-def print_tables(tables: Mapping[str, Table]) -> None:
-    """Print every table, with its measured speeds below."""
-    for table in tables.values():
-        for part in (table, table.speed):
-            if part is not None:
-                print_one(part)
 
 
 def print_one(table: Table) -> None:

@@ -38,8 +38,10 @@ def run(args: argparse.Namespace) -> int:
             progress=progress,
             stop=stop,
         )
-    if PartialState().is_main_process:
+    processes = PartialState()
+    if processes.is_main_process:
         report(outcome, args.json)
+    processes.destroy_process_group()  # left open, gloo may abort a process whose peer exits first
     return 0 if outcome.finished else STOPPED + (stop.signal or 0)
 
 
@@ -56,6 +58,8 @@ def shown(quiet: bool) -> Iterator[Progress | None]:
 def overrides(args: argparse.Namespace) -> list[str]:
     """Changes of the recipe by the command line; --set takes precedence over other options."""
     given = [f"{path}={getattr(args, name)}" for name, path in SHORTCUTS.items() if getattr(args, name) is not None]
+    if args.epochs is not None:
+        given.append("schedule.steps=0")  # a recipe that counts steps would ignore epochs
     return [*given, *(["model.pretrained=true"] if args.pretrained else []), *args.changes]
 
 

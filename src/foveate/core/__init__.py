@@ -33,6 +33,7 @@ from foveate.core.cluster import (
     kmedoids,
 )
 from foveate.core.match import merge_most_similar
+from foveate.core.members import member_means, representatives
 from foveate.core.noise import counter_uniform
 from foveate.core.scores import class_row
 from foveate.core.select import fuse_rest, keep_proportional, keep_random, keep_topk, keep_topk_fuse_rest
@@ -63,11 +64,13 @@ __all__ = [
     "kmeans",
     "kmedoids",
     "log_size_bias",
+    "member_means",
     "merge_most_similar",
     "partition",
     "pool",
     "pool_at_mean_norm",
     "pool_size",
+    "representatives",
     "selection",
     "slot_weights",
     "take",

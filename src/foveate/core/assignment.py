@@ -13,6 +13,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from foveate.core.graphs import add_into_slots, exporting, flat_index, max_rows_into_slots, membership
+
 Reduce = Literal["sum", "max"]
 
 
@@ -131,7 +133,7 @@ def weighted_means(owner: Tensor, num_out: int, weight: Tensor | None = None) ->
     The weights of a slot must not all be zero.
     """
     raw = torch.ones(owner.shape, device=owner.device) if weight is None else weight
-    total = _add_into_slots(raw.unsqueeze(-1), owner, num_out)  # (B, K, 1)
+    total = add_into_slots(raw.unsqueeze(-1), owner, num_out)  # (B, K, 1)
     return partition(owner, num_out, raw / take(total, owner).squeeze(-1))
 
 
@@ -153,7 +155,7 @@ def take(x: Tensor, index: Tensor) -> Tensor:
     """Rows ``index`` (B, K) of x (B, N, C), as (B, K, C)."""
     b, n, c = x.shape
     # one flat index_select: three times as fast on a CPU as gather with an expanded index
-    return x.reshape(b * n, c).index_select(0, _flat(index, n).reshape(-1)).view(b, index.shape[1], c)
+    return x.reshape(b * n, c).index_select(0, flat_index(index, n).reshape(-1)).view(b, index.shape[1], c)
 
 
 def pool(x: Tensor, a: Assignment, reduce: Reduce = "sum", prefix: int = 0) -> Tensor:
@@ -196,7 +198,7 @@ def pool_size(size: Tensor, a: Assignment) -> Tensor:
     if a.src is None and a.present is None:  # every token has exactly one edge
         return size if a.dst is None else size.new_zeros(size.shape[0], a.num_out).scatter_add(1, a.dst, size)
     edges = a.edges(size.shape[0], size.device)
-    part = size.gather(1, edges.src) * _shares(edges, a.num_in)
+    part = size.gather(1, edges.src) * edge_shares(edges, a.num_in)
     return part.new_zeros(part.shape[0], a.num_out).scatter_add(1, edges.dst, part)
 
 
@@ -210,8 +212,8 @@ def unpool(y: Tensor, a: Assignment, fill: Tensor | None = None) -> Tensor:
     if a.src is None and a.present is None:  # every token has exactly one edge
         return y if a.dst is None else take(y, a.dst)
     edges = a.edges(y.shape[0], y.device)
-    rows = take(y, edges.dst) * _shares(edges, a.num_in).unsqueeze(-1)
-    spread = _add_into_slots(rows, edges.src, a.num_in).to(y.dtype)
+    rows = take(y, edges.dst) * edge_shares(edges, a.num_in).unsqueeze(-1)
+    spread = add_into_slots(rows, edges.src, a.num_in).to(y.dtype)
     if fill is None:
         return spread
     return torch.where(_out_degree(edges, a.num_in).unsqueeze(-1) > 0, spread, fill)
@@ -242,7 +244,7 @@ def compose(first: Assignment, then: Assignment, batch: int, device: torch.devic
 def slot_weights(a: Assignment, batch: int, device: torch.device | None = None) -> Tensor:
     """Sum of the weights that reach each slot, (B, num_out): 1 everywhere if slots are means."""
     edges = a.edges(batch, device)
-    return _add_into_slots(edges.weight.unsqueeze(-1), edges.dst, a.num_out).squeeze(-1)
+    return add_into_slots(edges.weight.unsqueeze(-1), edges.dst, a.num_out).squeeze(-1)
 
 
 def _with_joining(edges: Edges, more: Joining) -> Edges:
@@ -259,9 +261,9 @@ def _pick(x: Tensor, a: Assignment, prefix: int) -> Tensor:
     """Prefix and selected tokens by one index_select."""
     assert a.src is not None
     b, n, c = x.shape
-    index = _flat(a.src, n, prefix)
+    index = flat_index(a.src, n, prefix)
     if prefix:
-        index = torch.cat([_flat(_range(prefix, b, x.device), n), index], dim=1)
+        index = torch.cat([flat_index(_range(prefix, b, x.device), n), index], dim=1)
     return x.reshape(b * n, c).index_select(0, index.view(-1)).view(b, prefix + a.num_out, c)
 
 
@@ -269,15 +271,28 @@ def _pick_and_join(x: Tensor, a: Assignment, more: Joining, prefix: int, at_mean
     """y_j = x_first + sum over joining e of w_e (x_e - x_first): the mean, at the cost of the few that join."""
     b, n, c = x.shape
     y = _pick(x, a, prefix)
+    if exporting():
+        return _join_by_product(y, take(x, more.src + prefix), more, prefix, at_mean_norm)
     rows = y.view(-1, c)
-    slot = _flat(more.dst, prefix + a.num_out, prefix).view(-1)
+    slot = flat_index(more.dst, prefix + a.num_out, prefix).view(-1)
     own = rows.index_select(0, slot)
-    others = x.reshape(b * n, c).index_select(0, _flat(more.src, n, prefix).view(-1))
+    others = x.reshape(b * n, c).index_select(0, flat_index(more.src, n, prefix).view(-1))
     weight = more.weight.reshape(-1, 1)
     rows.index_add_(0, slot, ((others - own) * weight).to(x.dtype))
     if at_mean_norm:
         _stretch_joined(rows, slot, _norm(own), _norm(others), weight)
     return y
+
+
+def _join_by_product(first: Tensor, others: Tensor, more: Joining, prefix: int, at_mean_norm: bool) -> Tensor:
+    """The same without ``index_add``: a matrix product adds the tokens that join to the ``first`` (B, P + K, C)."""
+    share = membership(more.dst + prefix, first.shape[1]).to(first.dtype) * more.weight.to(first.dtype).unsqueeze(1)
+    left = 1 - share.sum(dim=2, keepdim=True)
+    mean = left * first + share @ others
+    if not at_mean_norm:
+        return mean
+    wanted = left * _norm(first) + share @ _norm(others)
+    return mean * _stretch(mean, wanted).to(mean.dtype)
 
 
 def _stretch_joined(rows: Tensor, slot: Tensor, own: Tensor, others: Tensor, weight: Tensor) -> None:
@@ -290,9 +305,13 @@ def _stretch_joined(rows: Tensor, slot: Tensor, own: Tensor, others: Tensor, wei
     by_slot = own.new_zeros(rows.shape[0], 2).index_add(0, slot, by_slot.to(own.dtype)).index_select(0, slot)
     wanted, parts = own + by_slot[:, :1], by_slot[:, 1:]
     mean = rows.index_select(0, slot)
+    rows.index_add_(0, slot, mean * ((_stretch(mean, wanted) - 1) / parts).to(mean.dtype))
+
+
+def _stretch(mean: Tensor, wanted: Tensor) -> Tensor:
+    """The factor that gives ``mean`` the norm ``wanted``."""
     # tokens that cancel out leave a tiny mean of arbitrary direction: stretch it at most a thousandfold
-    scale = wanted / torch.maximum(_norm(mean), wanted * 1e-3).clamp_min(torch.finfo(wanted.dtype).tiny)
-    rows.index_add_(0, slot, mean * ((scale - 1) / parts).to(mean.dtype))
+    return wanted / torch.maximum(_norm(mean), wanted * 1e-3).clamp_min(torch.finfo(wanted.dtype).tiny)
 
 
 def _sum_or_max(x: Tensor, a: Assignment, reduce: Reduce) -> Tensor:
@@ -307,7 +326,7 @@ def _sum_or_max(x: Tensor, a: Assignment, reduce: Reduce) -> Tensor:
     elif a.dst is not None and rows.dtype in (torch.float16, torch.bfloat16):
         rows = rows.float()
     if a.dst is not None:
-        rows = _add_into_slots(rows, a.dst, a.num_out)
+        rows = add_into_slots(rows, a.dst, a.num_out)
     return rows.to(x.dtype)
 
 
@@ -325,36 +344,18 @@ def _range(k: int, batch: int, device: torch.device | None) -> Tensor:
     return torch.arange(k, device=device).expand(batch, k)
 
 
-def _flat(index: Tensor, n: int, shift: int = 0) -> Tensor:
-    """Turn ``index`` (B, K) into (B, N, C), plus ``shift``, into an index into (B * N, C): (B, K)."""
-    if index.shape[0] == 1:
-        return index + shift if shift else index
-    return index + (torch.arange(index.shape[0], device=index.device) * n + shift).unsqueeze(1)
-
-
-def _add_into_slots(rows: Tensor, dst: Tensor, num_out: int) -> Tensor:
-    b, e, c = rows.shape
-    out = rows.new_zeros(b * num_out, c)
-    return out.index_add(0, _flat(dst, num_out).reshape(-1), rows.reshape(b * e, c)).view(b, num_out, c)
-
-
 def _max_into_slots(rows: Tensor, a: Assignment) -> Tensor:
-    b, _, c = rows.shape
     if a.present is not None:
         rows = rows.masked_fill(~a.present.unsqueeze(-1), -torch.inf)
-    if a.dst is None:
-        return rows
-    out = rows.new_full((b * a.num_out, c), -torch.inf)
-    index = _flat(a.dst, a.num_out).reshape(-1, 1).expand(-1, c)
-    return out.scatter_reduce(0, index, rows.reshape(-1, c), "amax").view(b, a.num_out, c)
+    return rows if a.dst is None else max_rows_into_slots(rows, a.dst, a.num_out)
 
 
 def _out_degree(edges: Edges, num_in: int) -> Tensor:
     """(B, num_in) number of edges that leave each token."""
-    return _add_into_slots(edges.present.float().unsqueeze(-1), edges.src, num_in).squeeze(-1)
+    return add_into_slots(edges.present.float().unsqueeze(-1), edges.src, num_in).squeeze(-1)
 
 
-def _shares(edges: Edges, num_in: int) -> Tensor:
+def edge_shares(edges: Edges, num_in: int) -> Tensor:
     """(B, E): one over the number of edges that leave the edge's token; zero for padding."""
     degree = take(_out_degree(edges, num_in).unsqueeze(-1), edges.src).squeeze(-1)
     return edges.present / degree.clamp(min=1)

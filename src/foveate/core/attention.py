@@ -10,6 +10,8 @@ from torch.nn.functional import dropout as drop
 from torch.nn.functional import pad
 from torch.nn.functional import scaled_dot_product_attention as fused_attention
 
+from foveate.core.graphs import exporting, in_graph
+
 STREAM_ELEMENTS = 2**24
 """Attention weights in memory at once if a score needs the whole matrix: 64 MiB in float32."""
 
@@ -28,7 +30,14 @@ def attend(
 
 
 def attend_masked(
-    q: Tensor, k: Tensor, v: Tensor, keep: Tensor, *, scale: float | None = None, dropout: float = 0.0
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    keep: Tensor,
+    *,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
 ) -> Tensor:
     """Attention in which key j counts ``keep[j]`` times (B, N), but every token counts for itself.
 
@@ -37,6 +46,7 @@ def attend_masked(
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     logits = (q.float() * scale) @ k.float().transpose(2, 3)
+    logits = logits if bias is None else logits + bias.float()
     own = torch.eye(keep.shape[1], dtype=logits.dtype, device=q.device)
     counts = keep.float()[:, None, None, :] * (1 - own) + own
     largest = logits.detach().masked_fill(counts == 0, -torch.inf).amax(dim=-1, keepdim=True)
@@ -70,7 +80,7 @@ def attend_and_score(
     """
     b, heads, n, head_dim = q.shape
     scale = head_dim**-0.5 if scale is None else scale
-    images = b if torch.compiler.is_compiling() else max(1, _elements_at_once(q) // max(1, heads * n * k.shape[2]))
+    images = b if in_graph() else max(1, _elements_at_once(q) // max(1, heads * n * k.shape[2]))
     if images >= b:
         return _attend_and_score(q, k, v, bias, scale, dropout, from_others)
     passes = []
@@ -88,7 +98,7 @@ def _attend_and_score(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, dropout: float, from_others: bool
 ) -> Scored:
     """Process large images one block of queries at a time."""
-    images = 1 if torch.compiler.is_compiling() else q.shape[0]  # a compiled graph must work for any batch size
+    images = 1 if in_graph() else q.shape[0]  # a compiled graph must work for any batch size
     rows = max(1, STREAM_ELEMENTS // max(1, images * q.shape[1] * k.shape[2]))
     outputs, own, received, first_row = [], [], torch.zeros((), device=q.device), None
     for start in range(0, q.shape[2], rows):
@@ -96,12 +106,21 @@ def _attend_and_score(
         own_bias = bias[:, :, part] if bias is not None and bias.shape[2] > 1 else bias
         weights = attention_weights(q[:, :, part], k, bias=own_bias, scale=scale)
         received = received + weights.sum(dim=(1, 2))
-        own += [weights.diagonal(offset=start, dim1=2, dim2=3).sum(dim=1)] if from_others else []
+        own += [_own_weights(weights, start)] if from_others else []
         first_row = weights[:, :, 0].mean(dim=1) if first_row is None else first_row
         outputs.append(_weighted_sum(drop(weights.to(v.dtype), dropout, training=dropout > 0), v))
     assert first_row is not None
     received = received - torch.cat(own, dim=1) if from_others else received
     return Scored(outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2), received, first_row)
+
+
+def _own_weights(weights: Tensor, start: int) -> Tensor:
+    """What the queries from ``start`` on pay to themselves, sum over heads: (B, rows)."""
+    if not exporting():
+        return weights.diagonal(offset=start, dim1=2, dim2=3).sum(dim=1)
+    rows = weights.shape[2]  # not every runtime reads a diagonal
+    own = torch.eye(rows, dtype=weights.dtype, device=weights.device)
+    return (weights[..., start : start + rows].sum(dim=1) * own).sum(dim=2)
 
 
 def _weighted_sum(weights: Tensor, v: Tensor) -> Tensor:

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from foveate.core.assignment import Assignment, Joining, joined_means, pool, take, weighted_means
+from foveate.core.graphs import fill_diagonal, in_graph, largest_by_position, min_into_slots, positions
 from foveate.core.noise import counter_uniform
-from foveate.core.precision import in_full_precision, to_float
-from foveate.core.select import best_by_position
+from foveate.core.precision import centered, in_full_precision, to_float
+from foveate.core.tiles import MOST_TOKENS, by_strips
 
 LEAST_WEIGHT = 1e-6
 """Smallest weight, relative to an image's largest; weighted means and Ward's costs divide by sums of weights."""
@@ -30,7 +31,7 @@ class Clusters(NamedTuple):
 
 def first_by_score(score: Tensor, k: int) -> Tensor:
     """The k tokens of largest ``score`` (B, N) as first centers, by position: (B, K)."""
-    return best_by_position(score, k)
+    return largest_by_position(score, k)
 
 
 def first_at_random(batch: int, n: int, k: int, seed: int, stream: int, device: torch.device | None = None) -> Tensor:
@@ -63,15 +64,15 @@ def kmedoids(
         move_last: whether medoids move after the last assignment; False if only the clusters are needed.
     """
     _check_first(x, first, iterations)
-    x = to_float(x)
-    table = squared_distances(x) if iterations > 1 else None
+    x = centered(x)
+    table = _table_of(x) if iterations > 1 and x.shape[1] <= MOST_TOKENS else None
     medoid = first
     for turn in range(1, iterations + 1):
         clusters = Clusters(_nearest_medoid(x, medoid, table), medoid)
         if turn == iterations and not move_last:
             break
         before, medoid = medoid, _best_medoids(x, clusters, weight)
-        if early_stop and not torch.compiler.is_compiling() and torch.equal(before, medoid):
+        if early_stop and _settled(before, medoid):
             break
     return Clusters(clusters.owner, medoid)
 
@@ -88,14 +89,14 @@ def kmeans(
     the returned clusters.
     """
     _check_first(x, first, iterations)
-    x = to_float(x)
+    x = centered(x)
     weight = weights_or_ones(weight, x)
     k = first.shape[1]
     centers, member, owner = take(x, first), first, None
     for _ in range(iterations):
         nearest = _nearest_center(x, centers)
         moved = _without_empty(nearest, member)
-        settled = early_stop and not torch.compiler.is_compiling() and owner is not None and torch.equal(moved, owner)
+        settled = early_stop and owner is not None and _settled(moved, owner)
         owner = moved
         if settled:
             break
@@ -108,11 +109,14 @@ def kmeans(
 @in_full_precision
 def squared_distances(x: Tensor) -> Tensor:
     """|x_i - x_j|^2 for all pairs of tokens (B, N, C): (B, N, N), in float32 at least, zero on the diagonal."""
-    x = to_float(x)
+    return _table_of(centered(x))
+
+
+def _table_of(x: Tensor) -> Tensor:
+    """``squared_distances`` of tokens that are ``centered``."""
     square = squared_norm(x)
     distance = torch.baddbmm(square.unsqueeze(1), x, x.transpose(1, 2), alpha=-2).add_(square.unsqueeze(2))
-    distance.diagonal(dim1=1, dim2=2).zero_()
-    return distance.clamp_min_(0)
+    return fill_diagonal(distance, 0).clamp_min_(0)
 
 
 def squared_norm(x: Tensor) -> Tensor:
@@ -164,9 +168,14 @@ def _best_medoids(x: Tensor, clusters: Clusters, weight: Tensor | None) -> Tenso
     return _cheapest_member(cost, owner, medoid.shape[1])
 
 
+def _settled(now: Tensor, before: Tensor) -> bool:
+    """Whether nothing changed; False where values are not known: in a compiled graph, or for shapes alone."""
+    return not in_graph() and not now.is_meta and torch.equal(now, before)
+
+
 def _cheapest_member(cost: Tensor, owner: Tensor, k: int) -> Tensor:
     """The member of least ``cost`` (B, N) in each cluster, (B, K); the first one if costs are equal up to rounding."""
-    lowest = cost.new_full((cost.shape[0], k), torch.inf).scatter_reduce(1, owner, cost, "amin")
+    lowest = min_into_slots(cost, owner, k, torch.inf)
     # both tokens of a pair are equally far from their mean, up to rounding
     near = 1 + 100 * torch.finfo(cost.dtype).eps
     return _first_member(owner, k, cost <= near * lowest.gather(1, owner))
@@ -178,14 +187,17 @@ def _first_member(owner: Tensor, k: int, among: Tensor | None = None) -> Tensor:
     index = torch.arange(n, device=owner.device).expand(b, n)
     if among is not None:
         index = torch.where(among, index, n - 1)
-    return owner.new_full((b, k), n - 1).scatter_reduce(1, owner, index, "amin")
+    return min_into_slots(index, owner, k, n - 1)
 
 
 def _nearest_center(x: Tensor, centers: Tensor) -> Tensor:
     """Eq. 14, without |x|^2, which is the same for all centers."""
-    square = squared_norm(centers).unsqueeze(2)
-    distance = torch.baddbmm(square, centers, x.transpose(1, 2), alpha=-2)
-    return distance.min(dim=1).indices  # three times as fast as argmin here
+    square, tokens = squared_norm(centers).unsqueeze(2), x.transpose(1, 2)
+
+    def nearest(strip: slice) -> tuple[Tensor, Tensor]:
+        return torch.baddbmm(square, centers, tokens[:, :, strip], alpha=-2).min(dim=1)  # three times as fast as argmin
+
+    return by_strips(x.shape[1], centers.shape[1], nearest)[1]
 
 
 def _without_empty(owner: Tensor, member: Tensor) -> Tensor:
@@ -204,7 +216,7 @@ def _other_members(clusters: Clusters) -> tuple[Tensor, Tensor]:
 def _all_but(index: Tensor, n: int) -> Tensor:
     """The numbers below n that ``index`` (B, K) does not hold, in order: (B, n - K)."""
     held = torch.zeros(index.shape[0], n, dtype=torch.bool, device=index.device).scatter(1, index, 1)
-    return held.argsort(dim=1, stable=True)[:, : n - index.shape[1]]
+    return positions(~held, n - index.shape[1])
 
 
 def relative_weights(weight: Tensor) -> Tensor:

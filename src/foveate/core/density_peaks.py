@@ -24,7 +24,8 @@ from torch import Tensor
 
 from foveate.core.assignment import take
 from foveate.core.cluster import Clusters
-from foveate.core.precision import in_full_precision, to_float
+from foveate.core.graphs import comes_before, exporting, fill_diagonal, in_graph, ranks
+from foveate.core.precision import centered, in_full_precision
 
 Joins = Literal["denser", "nearest"]
 
@@ -57,14 +58,14 @@ def find_peaks(x: Tensor, k: int, valid: Tensor | None = None, tile: int = TILE)
     Raises:
         ValueError: if k is not between 1 and the number of other tokens.
     """
-    x = to_float(x)
     b, n, _ = x.shape
     _check_neighbors(k, n, valid)
+    x = centered(x, valid)
     square = torch.linalg.vecdot(x, x)
     if valid is not None:
         square = square.masked_fill(~valid, torch.inf)  # infinitely far from every token
-    tiled = tile if n**2 > tile else None
-    if torch.compiler.is_compiling():  # a compiled graph must work for any batch size
+    tiled = tile if n**2 > tile and not exporting() else None  # tiles are written in place
+    if in_graph():  # a compiled graph must work for any batch size
         peaks = _peaks_of_few(x, square, k, tiled)
     else:
         images = max(1, tile // n**2)
@@ -78,20 +79,19 @@ def _peaks_of_few(x: Tensor, square: Tensor, k: int, tile: int | None) -> Peaks:
     n = x.shape[1]
     if tile is None:
         table = _distances(x, square, x, square)
-        log_density = _log_density(table, k, start=0)
-        order = _by_density(log_density)
-        distance, denser = _nearest_denser_in(table, order)
+        table = fill_diagonal(table, torch.inf)  # a token is not its own neighbor
+        log_density = _log_density(table, k)
+        distance, denser = _nearest_denser_in(table, log_density)
     else:
         rows = max(ROWS, tile // n)
         memory = x.new_empty(x.shape[0] * rows * n)  # shared by all tiles, to avoid fragmentation
         log_density = torch.empty_like(square)
         for part in (slice(start, min(n, start + rows)) for start in range(0, n, rows)):
             found = _distances(x[:, part], square[:, part], x, square, memory)
-            log_density[:, part] = _log_density(found, k, part.start)
+            log_density[:, part] = _log_density(fill_diagonal(found, torch.inf, part.start), k)
         order = _by_density(log_density)
         distance, denser = _nearest_denser(x, square, order, rows, memory)
-    decision = log_density + distance.clamp_min(0).log() / 2
-    return Peaks(decision.scatter(1, order[:, :1], torch.inf), denser)  # the densest has the largest gamma (eq. 2)
+    return Peaks(log_density + distance.clamp_min(0).log() / 2, denser)
 
 
 def _distances(x: Tensor, x_square: Tensor, y: Tensor, y_square: Tensor, memory: Tensor | None = None) -> Tensor:
@@ -103,9 +103,8 @@ def _distances(x: Tensor, x_square: Tensor, y: Tensor, y_square: Tensor, memory:
     return torch.baddbmm(out, x, y.transpose(1, 2), alpha=-2, out=out)
 
 
-def _log_density(distance: Tensor, k: int, start: int) -> Tensor:
-    """log rho (eq. 1) of the tokens from ``start`` on, (B, rows), from their squared distances (B, rows, N) to all."""
-    distance.diagonal(offset=start, dim1=1, dim2=2).fill_(torch.inf)  # a token is not its own neighbor
+def _log_density(distance: Tensor, k: int) -> Tensor:
+    """log rho (eq. 1) of some tokens, (B, rows), from their squared distances (B, rows, N) to all others."""
     return -_smallest(distance, k).clamp_min(0).mean(dim=2)
 
 
@@ -134,14 +133,22 @@ def _by_density(log_density: Tensor) -> Tensor:
     return log_density.sort(dim=1, descending=True, stable=True).indices
 
 
-def _nearest_denser_in(table: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
-    """Squared distance to the nearest denser token, and its index; the densest token points to itself (eq. 2)."""
+def _nearest_denser_in(table: Tensor, log_density: Tensor) -> tuple[Tensor, Tensor]:
+    """Squared distance to the nearest denser token, and its index (eq. 2).
+
+    The densest token points to itself, at an infinite distance, so that it has the largest gamma.
+    """
+    if exporting():
+        denser = comes_before(log_density)  # [j, i]: j is denser than i; distances are symmetric
+        distance, nearest = table.masked_fill(~denser, torch.inf).min(dim=1)
+        place = torch.arange(table.shape[1], device=table.device)
+        return distance, torch.where(denser.any(dim=1), nearest, place)
+    order = _by_density(log_density)
     b, n = order.shape
     rank = torch.empty_like(order).scatter_(1, order, torch.arange(n, device=order.device).expand(b, n))
     rank = rank.to(torch.int32)
-    not_denser = rank.unsqueeze(2) >= rank.unsqueeze(1)  # [j, i]: j is not denser than i; distances are symmetric
-    distance, nearest = table.masked_fill_(not_denser, torch.inf).min(dim=1)
-    return distance, nearest.scatter(1, order[:, :1], order[:, :1])
+    distance, nearest = table.masked_fill_(rank.unsqueeze(2) >= rank.unsqueeze(1), torch.inf).min(dim=1)
+    return distance.scatter(1, order[:, :1], torch.inf), nearest.scatter(1, order[:, :1], order[:, :1])
 
 
 def _nearest_denser(x: Tensor, square: Tensor, order: Tensor, rows: int, memory: Tensor) -> tuple[Tensor, Tensor]:
@@ -155,12 +162,14 @@ def _nearest_denser(x: Tensor, square: Tensor, order: Tensor, rows: int, memory:
         own = tile[:, start:]
         own.masked_fill_(torch.ones(end - start, end - start, device=x.device).tril().bool(), torch.inf)
         distance[:, start:end], place[:, start:end] = tile.min(dim=1)
-    place[:, 0] = 0
+    place[:, 0], distance[:, 0] = 0, torch.inf  # the densest
     back = torch.empty_like(order).scatter_(1, order, torch.arange(n, device=x.device).expand(order.shape))
     return distance.gather(1, back), order.gather(1, place).gather(1, back)
 
 
-def cluster_peaks(x: Tensor, peaks: Peaks, clusters: int | Tensor, joins: Joins = "denser") -> Clusters:
+def cluster_peaks(
+    x: Tensor, peaks: Peaks, clusters: int | Tensor, joins: Joins = "denser", most: int | None = None
+) -> Clusters:
     """Cluster tokens around the ``clusters`` tokens of largest gamma.
 
     Args:
@@ -169,23 +178,24 @@ def cluster_peaks(x: Tensor, peaks: Peaks, clusters: int | Tensor, joins: Joins 
         clusters: number of clusters, one for all images or (B,), one per image. If images differ, slots past an
             image's own number are empty and their ``member`` is meaningless.
         joins: whether a token joins the cluster of its nearest denser token or of its nearest center.
+        most: the largest number that ``clusters`` may hold, which a graph needs to know; by default its maximum.
 
     Raises:
         ValueError: if a number of clusters is not between 1 and N.
     """
     b, n = peaks.decision.shape
     _check_clusters(clusters, n)
-    best = peaks.decision.sort(dim=1, descending=True, stable=True).indices
-    wanted = torch.as_tensor(clusters, device=best.device).reshape(-1, 1)
-    most = clusters if isinstance(clusters, int) else int(clusters.max())
-    chosen = torch.arange(n, device=best.device).expand(b, n) < wanted
-    is_center = torch.zeros_like(chosen).scatter_(1, best, chosen)
+    if most is None or not in_graph():
+        most = clusters if isinstance(clusters, int) else int(clusters.max())
+    wanted = torch.as_tensor(clusters, device=peaks.decision.device).reshape(-1, 1)
+    is_center = ranks(peaks.decision) < wanted
     slot = is_center.cumsum(dim=1) - 1
-    places = torch.arange(n, device=best.device).expand(b, n)
+    places = torch.arange(n, device=slot.device).expand(b, n)
     # tokens that are not centers write to an extra slot, which is cut off
-    member = best.new_zeros(b, most + 1).scatter_(1, torch.where(is_center, slot, most), places)[:, :most]
+    member = slot.new_zeros(b, most + 1).scatter(1, torch.where(is_center, slot, most), places)[:, :most]
     if joins == "nearest":
-        owner = torch.where(is_center, slot, _nearest_center(x, member, wanted))
+        tokens = centered(x, valid=peaks.decision > -torch.inf)
+        owner = torch.where(is_center, slot, _nearest_center(tokens, member, wanted))
     else:
         owner = slot.gather(1, _ends_of_chains(torch.where(is_center, places, peaks.denser)))
         owner = owner.clamp_min(0)  # chains of NaN tokens may end at any token
@@ -203,12 +213,11 @@ def _ends_of_chains(leads_to: Tensor) -> Tensor:
 @in_full_precision
 @torch.no_grad()
 def _nearest_center(x: Tensor, member: Tensor, wanted: Tensor) -> Tensor:
-    """The nearest center of each token, (B, N), a tile of tokens at a time; ties go to the first."""
-    x = to_float(x)
+    """The nearest center of each ``centered`` token, (B, N), a tile of tokens at a time; ties go to the first."""
     centers = take(x, member)
     empty = torch.arange(member.shape[1], device=x.device).unsqueeze(0) >= wanted
     square = torch.linalg.vecdot(centers, centers).masked_fill(empty, torch.inf).unsqueeze(2)
-    images = 1 if torch.compiler.is_compiling() else member.shape[0]  # a compiled graph must work for any batch size
+    images = 1 if in_graph() else member.shape[0]  # a compiled graph must work for any batch size
     rows = max(ROWS, TILE // max(1, images * member.shape[1]))
     parts = [
         torch.baddbmm(square, centers, x[:, i : i + rows].transpose(1, 2), alpha=-2).min(dim=1).indices
@@ -228,12 +237,14 @@ def peaks_macs(n: int, dim: int, tile: int = TILE) -> int:
 
 
 def _check_neighbors(k: int, n: int, valid: Tensor | None) -> None:
-    fewest = n if valid is None or torch.compiler.is_compiling() else int(valid.sum(dim=1).min())
+    fewest = n if valid is None or in_graph() else int(valid.sum(dim=1).min())
     if not 1 <= k < fewest:
         raise ValueError(f"Density by the k nearest neighbors of {fewest} tokens needs 1 <= k < {fewest}, got k={k}.")
 
 
 def _check_clusters(clusters: int | Tensor, n: int) -> None:
+    if in_graph() and not isinstance(clusters, int):
+        return
     low, high = (clusters, clusters) if isinstance(clusters, int) else (int(clusters.min()), int(clusters.max()))
     if not 1 <= low <= high <= n:
         raise ValueError(f"{n} tokens can form 1 to {n} clusters, got {low if low < 1 else high}.")

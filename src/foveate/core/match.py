@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 from foveate.core.assignment import Assignment, joined_means
+from foveate.core.graphs import largest_and_rest
 from foveate.core.precision import in_full_precision, to_float
+from foveate.core.tiles import by_strips
 
 
 @in_full_precision
@@ -27,13 +29,12 @@ def merge_most_similar(metric: Tensor, keep: int, size: Tensor | None = None, ph
         return joined_means(token, none, none, n, size)
     metric = to_float(metric)  # detached: the result is indices only
     unit = metric / torch.linalg.vector_norm(metric, dim=-1, keepdim=True).clamp_min_(1e-12)
-    best, target = torch.bmm(unit[:, phase::2], unit[:, 1 - phase :: 2].transpose(1, 2)).max(dim=-1)
-    order = best.argsort(dim=1, descending=True, stable=True)
-    slot = target.gather(1, order[:, :merges]) + (sources - merges)
-    position = order * 2 + phase
-    staying = position[:, merges:].sort(dim=1).values
+    source, others = unit[:, phase::2], unit[:, 1 - phase :: 2].transpose(1, 2)
+    best, target = by_strips(sources, targets, lambda strip: torch.bmm(source[:, strip], others).max(dim=-1))
+    merging, staying = largest_and_rest(best, merges)
+    slot = target.gather(1, merging) + (sources - merges)
     destinations = torch.arange(1 - phase, n, 2, device=metric.device).expand(b, targets)
-    return joined_means(torch.cat([staying, destinations], dim=1), position[:, :merges], slot, n, size)
+    return joined_means(torch.cat([staying * 2 + phase, destinations], dim=1), merging * 2 + phase, slot, n, size)
 
 
 def halves(n: int, phase: int) -> tuple[int, int]:

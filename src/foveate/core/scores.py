@@ -12,4 +12,5 @@ def class_row(q: Tensor, k: Tensor, *, bias: Tensor | None = None, scale: float 
 
     This score needs only one row of the attention matrix, so the attention itself can stay fused.
     """
+    bias = None if bias is None else bias[:, :, :1]  # of each pair, or of keys alone
     return attention_weights(q[:, :, :1], k, bias=bias, scale=scale).squeeze(2).mean(dim=1)

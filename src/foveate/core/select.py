@@ -6,19 +6,20 @@ import torch
 from torch import Tensor
 
 from foveate.core.assignment import Assignment, partition, selection, weighted_means
+from foveate.core.graphs import largest, largest_by_position
 from foveate.core.noise import counter_uniform
 
 
 def keep_topk(score: Tensor, k: int) -> Assignment:
     """Keep the k best tokens of ``score`` (B, N), in their original order."""
     _check_k("keep_topk", k, score.shape[1])
-    return selection(best_by_position(score, k), score.shape[1])
+    return selection(largest_by_position(score, k), score.shape[1])
 
 
 def keep_topk_fuse_rest(score: Tensor, k: int, normalize: bool = False) -> Assignment:
     """Keep the k best tokens of ``score`` (B, N) and fuse the others into slot k, weighted by their score."""
     _check_k("keep_topk_fuse_rest", k, score.shape[1])
-    return fuse_rest(score.topk(k, dim=1).indices, score, normalize)
+    return fuse_rest(largest(score, k), score, normalize)
 
 
 def fuse_rest(kept: Tensor, weight: Tensor, normalize: bool = False) -> Assignment:
@@ -51,11 +52,6 @@ def keep_proportional(score: Tensor, k: int, seed: int, stream: int) -> Assignme
     """
     u = counter_uniform(score.shape[1], seed, stream, score.device)
     return keep_topk(score.log() - (-u.log()).log(), k)
-
-
-def best_by_position(score: Tensor, k: int) -> Tensor:
-    """The k tokens of largest ``score`` (B, N), in their original order: (B, K)."""
-    return score.topk(k, dim=1, sorted=False).indices.sort(dim=1).values
 
 
 def _check_k(name: str, k: int, n: int) -> None:

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from foveate.core.assignment import joined_means, pool
 from foveate.core.cluster import Clusters, squared_distances, squared_norm, weights_or_ones
-from foveate.core.precision import in_full_precision, to_float
+from foveate.core.graphs import fill_diagonal, positions, smallest
+from foveate.core.precision import centered, in_full_precision
+from foveate.core.tiles import MOST_TOKENS, by_strips
 
 
 @in_full_precision
@@ -25,9 +27,13 @@ def ward_greedy(x: Tensor, keep: int, weight: Tensor | None = None) -> Clusters:
     """
     _check_keep(x, keep)
     b, n, _ = x.shape
+    if n > MOST_TOKENS:
+        raise ValueError(
+            f"Greedy agglomeration keeps a table of all pairs of {n} tokens; {MOST_TOKENS} are the most. Use rounds."
+        )
     w = weights_or_ones(weight, x)
     cost = squared_distances(x) / (1 / w.unsqueeze(2) + 1 / w.unsqueeze(1))
-    cost.diagonal(dim1=1, dim2=2).fill_(torch.inf)
+    cost = fill_diagonal(cost, torch.inf)
     index = torch.arange(n, device=x.device).expand(b, n)
     owner, alive = index, torch.ones(b, n, dtype=torch.bool, device=x.device)
     for _ in range(n - keep):
@@ -43,7 +49,7 @@ def ward_greedy(x: Tensor, keep: int, weight: Tensor | None = None) -> Clusters:
         w = w.scatter_add(1, first, w.gather(1, second))
         owner = torch.where(owner == second, first, owner)
     slot = alive.cumsum(1) - 1
-    member = (~alive).to(torch.uint8).argsort(dim=1, stable=True)[:, :keep]
+    member = positions(alive, keep)
     return Clusters(slot.gather(1, owner), member)
 
 
@@ -57,7 +63,7 @@ def ward_rounds(x: Tensor, keep: int, weight: Tensor | None = None, rounds: int 
     takes the position of its target.
     """
     _check_keep(x, keep)
-    x, w = to_float(x), weights_or_ones(weight, x)
+    x, w = centered(x), weights_or_ones(weight, x)
     owner = member = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
     plan = merges_by_round(x.shape[1], keep, rounds)
     for number, merges in enumerate(plan, start=1):
@@ -94,12 +100,17 @@ def _merged_cost(cost: Tensor, w: Tensor, first: Tensor, second: Tensor) -> Tens
 
 def _cheapest_proposals(x: Tensor, w: Tensor, merges: int) -> tuple[Tensor, Tensor]:
     """The ``merges`` cheapest merges of an even into an odd position: sources and targets, each (B, merges)."""
-    square = squared_norm(x)
-    distance = torch.baddbmm(square[:, None, 1::2], x[:, ::2], x[:, 1::2].transpose(1, 2), alpha=-2)
-    distance = distance.add_(square[:, ::2, None]).clamp_min_(0)
-    inverse = w.reciprocal()
-    cost, target = distance.div_(inverse[:, ::2, None] + inverse[:, None, 1::2]).min(dim=2)
-    source = cost.topk(merges, dim=1, largest=False).indices
+    square, inverse = squared_norm(x), w.reciprocal()
+    even, odd = x[:, ::2], x[:, 1::2].transpose(1, 2)
+    even_square, even_inverse = square[:, ::2, None], inverse[:, ::2, None]
+
+    def cheapest(strip: slice) -> tuple[Tensor, Tensor]:
+        distance = torch.baddbmm(square[:, None, 1::2], even[:, strip], odd, alpha=-2)
+        distance = distance.add_(even_square[:, strip]).clamp_min_(0)
+        return distance.div_(even_inverse[:, strip] + inverse[:, None, 1::2]).min(dim=2)
+
+    cost, target = by_strips(even.shape[1], odd.shape[2], cheapest)
+    source = smallest(cost, merges)
     return source * 2, target.gather(1, source) * 2 + 1
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from foveate.data.folder import Files
 from foveate.data.images import DataError
 from foveate.data.labels import Request, first_few, written_labels
+from foveate.data.limits import check_inside
 from foveate.data.source import ImageData, image_data
 from foveate.data.splits import ALL, check_undivided, choose_split
 
@@ -41,6 +42,8 @@ def _read_rows(path: Path) -> Lines:
         return _parsed(path)
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 text ({error}). Save it as UTF-8.") from error
+    except csv.Error as error:  # a field above 131,072 characters, which a forgotten quote makes
+        raise DataError(f"{path} is not a readable CSV: {error}. Look for a quote that is not closed.") from error
 
 
 def _parsed(path: Path) -> Lines:
@@ -61,6 +64,7 @@ def _parsed(path: Path) -> Lines:
 
 
 def _check_files(path: Path, files: list[str]) -> None:
+    check_inside([path.parent], files, str(path))
     missing = [name for name in files if not (path.parent / name).is_file()]
     if missing:
         raise DataError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from PIL import Image
 
 from foveate.data.images import DataError, is_image
 from foveate.data.labels import Request, declared_labels, first_few
+from foveate.data.limits import IMAGE_BYTES
 from foveate.data.source import ImageData, image_data
 from foveate.data.splits import check_undivided, choose_split, split_word
 
@@ -30,13 +32,27 @@ class Files:
         return str(self.folder / self.names[index])
 
     def open(self, index: int) -> Image.Image:
-        return Image.open(io.BytesIO((self.folder / self.names[index]).read_bytes()))  # leaves no file open
+        return open_image_file(self.folder / self.names[index])
+
+
+def open_image_file(path: Path) -> Image.Image:
+    """An image whose file is read whole, so that none stays open.
+
+    Raises:
+        ValueError: if it is too large, or a pipe or a device, whose reading might never end.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError("it is not a regular file")
+    with path.open("rb") as file:
+        content = file.read(IMAGE_BYTES.value + 1)
+    IMAGE_BYTES.check(len(content), f"It has {path.stat().st_size} bytes")
+    return Image.open(io.BytesIO(content))
 
 
 def open_folder(folder: Path, request: Request) -> ImageData:
     """Open a folder. Folders below a split's folder are classes; a split's folder with only images is unlabeled."""
     split, place = _split_folder(folder, request)
-    classes = _subfolders(place)
+    classes = subfolders(place)
     loose = [entry.name for entry in os.scandir(place) if entry.is_file() and is_image(entry.name)]
     if not classes:
         if request.classes is not None:
@@ -46,7 +62,7 @@ def open_folder(folder: Path, request: Request) -> ImageData:
         raise DataError(
             f"{place} has class folders and also {len(loose)} images: {first_few(sorted(loose))}. Move the images."
         )
-    images = {name: _images_below(place, name) for name in classes}
+    images = {name: images_below(place, name) for name in classes}
     empty = [name for name, found in images.items() if not found]
     if empty and not request.allow_empty_classes:
         raise DataError(f"{place} has class folders without images: {first_few(empty)}. Fill or remove them.")
@@ -57,22 +73,23 @@ def open_folder(folder: Path, request: Request) -> ImageData:
 
 def _split_folder(folder: Path, request: Request) -> tuple[str, Path]:
     """The name and folder of the split. A folder without split folders is a single split."""
-    splits = [name for name in _subfolders(folder) if split_word(name)]
-    if not splits and request.split not in _subfolders(folder):
+    splits = [name for name in subfolders(folder) if split_word(name)]
+    if not splits and request.split not in subfolders(folder):
         check_undivided(request.split, folder.resolve().name, str(folder))
         return request.split, folder
     split = choose_split(request.split, splits or [request.split], str(folder))
     place = folder / split
-    while _subfolders(place) == [place.name] and not any(is_image(entry.name) for entry in os.scandir(place)):
+    while subfolders(place) == [place.name] and not any(is_image(entry.name) for entry in os.scandir(place)):
         place = place / place.name  # archives with a repeated folder: seg_train/seg_train/forest
     return split, place
 
 
-def _subfolders(folder: Path) -> list[str]:
+def subfolders(folder: Path) -> list[str]:
+    """Names of the folders in ``folder``, sorted; hidden ones are skipped."""
     return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
 
 
-def _images_below(folder: Path, name: str) -> list[str]:
+def images_below(folder: Path, name: str) -> list[str]:
     """Images of one class at any depth, sorted, so that the order does not depend on the file system."""
     found = []
     seen: set[tuple[int, int]] = set()

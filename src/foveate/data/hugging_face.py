@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from foveate.data.folder import open_image_file
 from foveate.data.images import DataError
-from foveate.data.labels import Labels, Request, declared_labels, written_labels
+from foveate.data.labels import Labels, Request, declared_labels, label_text, written_labels
+from foveate.data.limits import check_inside
 from foveate.data.source import ImageData, image_data
 from foveate.data.splits import check_undivided, choose_split
 
@@ -24,6 +27,8 @@ class Rows:
     table: Any
     column: str
     where: str
+    folders: tuple[Path, ...]
+    """Where files that rows name may be."""
 
     def __len__(self) -> int:
         return len(self.table)
@@ -34,14 +39,17 @@ class Rows:
     def open(self, index: int) -> Image.Image:
         stored = self.table[index][self.column]
         content = stored["bytes"]
-        return Image.open(stored["path"] if content is None else io.BytesIO(content))
+        if content is None:
+            check_inside(self.folders, [os.path.abspath(stored["path"])], self.name(index))
+            return open_image_file(Path(stored["path"]))
+        return Image.open(io.BytesIO(content))
 
 
 def open_hugging_face(name: str, request: Request, label_column: str | None = None) -> ImageData:
     """Open a dataset. Columns are found by their types; ``label_column`` chooses one of several label columns."""
-    datasets = _library()
+    datasets = library()
     where = f"hf:{name}"
-    split, table = _load(datasets, name, request.split, where)
+    split, table = load_split(datasets, name, request.split, where)
     image_column = _image_column(datasets, table.features, where)
     label = label_column or _label_column(datasets, table.features, where)
     if label is not None and label not in table.features:
@@ -49,18 +57,25 @@ def open_hugging_face(name: str, request: Request, label_column: str | None = No
     labels = None if label is None else _labels(datasets, table, label, request, where)
     if labels is None and request.classes is not None:
         raise DataError(f"{where}, {split} has no labels, but {len(request.classes)} classes were expected.")
-    images = table.select_columns([image_column]).cast_column(image_column, datasets.Image(decode=False))
-    return image_data(Rows(images, image_column, f"{where}/{split}"), split, labels, where)
+    return image_data(image_rows(datasets, table, image_column, name, split), split, labels, where)
 
 
-def _library() -> Any:
+def image_rows(datasets: Any, table: Any, column: str, name: str, split: str) -> Rows:
+    """One column of images of the dataset ``name``."""
+    images = table.select_columns([column]).cast_column(column, datasets.Image(decode=False))
+    folders = (Path(name), Path(datasets.config.HF_CACHE_HOME), Path(datasets.config.HF_DATASETS_CACHE))
+    return Rows(images, column, f"hf:{name}/{split}", folders)
+
+
+def library() -> Any:
+    """The package datasets."""
     try:
         return importlib.import_module("datasets")
     except ImportError as error:
         raise DataError("hf: data needs the package 'datasets': pip install foveate[data]") from error
 
 
-def _load(datasets: Any, name: str, split: str, where: str) -> tuple[str, Any]:
+def load_split(datasets: Any, name: str, split: str, where: str) -> tuple[str, Any]:
     """The name and table of the split. Only this split is downloaded."""
     folder = Path(name)
     try:
@@ -75,8 +90,9 @@ def _load(datasets: Any, name: str, split: str, where: str) -> tuple[str, Any]:
         return chosen, datasets.load_dataset(name, split=chosen)
     except DataError:
         raise
-    except (OSError, ValueError, RuntimeError) as error:
-        raise DataError(f"{where} cannot be loaded from a folder or the Hub: {error}") from error
+    except Exception as error:  # of any kind where files of the library are damaged
+        reason = error if isinstance(error, OSError | ValueError | RuntimeError) else f"{type(error).__name__}: {error}"
+        raise DataError(f"{where} cannot be loaded from a folder or the Hub: {reason}") from error
 
 
 def _image_column(datasets: Any, features: Any, where: str) -> str:
@@ -109,5 +125,5 @@ def _labels(datasets: Any, table: Any, column: str, request: Request, where: str
         raise DataError(f"{where}, row {written.index(None)}: the column {column!r} is empty.")
     if isinstance(feature, datasets.ClassLabel):
         return declared_labels(np.array(written, dtype=np.int64), feature.names, request, where)
-    texts = [str(value) for value in written]
+    texts = [label_text(value, f"{where}, row {row}") for row, value in enumerate(written)]
     return written_labels(texts, texts, request, where, lambda i: f"{where}, row {i}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foveate.data.images import DataError
+from foveate.data.limits import CLASSES
 from foveate.data.splits import is_training
+from foveate.files import parse_json
+from foveate.methods.validation import shown
 
 FEW = 5
 CLASSES_FILE = "classes.json"
@@ -30,6 +32,7 @@ class Request:
     def __post_init__(self) -> None:
         if self.num_classes is not None and self.num_classes < 1:
             raise DataError(f"num_classes must be at least 1, got {self.num_classes}.")
+        CLASSES.check(self.num_classes or 0, f"num_classes is {self.num_classes}")
         if self.classes is not None and self.num_classes not in (None, len(self.classes)):
             raise DataError(f"num_classes={self.num_classes} but classes has {len(self.classes)} names.")
         if self.classes is not None and len(set(self.classes)) < len(self.classes):
@@ -83,12 +86,27 @@ def written_labels(
     if not all(_is_number(text) for text in everywhere) or (known and known.issuperset(raw)):
         labels = _named(raw, everywhere, request, where, place)
     else:
-        values = np.array([int(text) for text in raw], dtype=np.int64)
+        numbers = [int(text) for text in raw]
         count = len(known) or request.num_classes or max(0, max(map(int, everywhere))) + 1
-        _check_range(values, count, place)
-        labels = Labels(values, request.classes, count)
+        CLASSES.check(count, f"{where} has {count} classes, counted by its largest label")
+        _check_range(numbers, count, place)
+        labels = Labels(np.array(numbers, dtype=np.int64), request.classes, count)
     check_no_class_is_empty(labels, request, where)
     return labels
+
+
+def label_text(value: object, where: str) -> str:
+    """A stored label as text.
+
+    Raises:
+        DataError: if it is more than one value, such as a one-hot label.
+    """
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise DataError(
+        f"{where}: the label {shown(value)} is neither an integer nor a name. Of a one-hot label, store the index of "
+        "its 1."
+    )
 
 
 def _named(
@@ -124,8 +142,9 @@ def _is_number(text: str, kind: Callable[[str], object] = int) -> bool:
     return True
 
 
-def _check_range(values: NDArray[np.int64], count: int, place: Callable[[int], str]) -> None:
-    wrong = np.flatnonzero((values < 0) | (values >= count))
+def _check_range(values: Sequence[int] | NDArray[np.int64], count: int, place: Callable[[int], str]) -> None:
+    found = np.asarray(values)  # of objects where a number is too large for 64 bits
+    wrong = np.flatnonzero((found < 0) | (found >= count))
     if len(wrong):
         more = f" ({len(wrong)} such labels)" if len(wrong) > 1 else ""
         raise DataError(f"{place(int(wrong[0]))}: label {values[wrong[0]]} is outside 0..{count - 1}{more}.")
@@ -164,9 +183,9 @@ def read_class_names(path: Path) -> list[str]:
     if path.suffix != ".json":
         return text.splitlines()
     try:
-        names = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path} is not valid JSON: {error}.") from error
+        names = parse_json(text, path)
+    except ValueError as error:
+        raise DataError(str(error)) from error
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise DataError(f"{path} does not hold a list of class names.")
     return names

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from foveate.data.broken import BrokenCount
 from foveate.data.images import DataError
+from foveate.data.limits import REPEATS
 from foveate.data.order import BatchOrder
 from foveate.data.reading import Batch, Failure, ImageReader, StreamReader, Transform, identity
 from foveate.data.source import ImageData
@@ -79,6 +80,7 @@ class Loader:
         _check_numbers(batch_size, workers, rank, world, max_broken)
         if repeats < 1:
             raise DataError(f"repeats must be at least 1, got {repeats}.")
+        REPEATS.check(repeats, f"repeats is {repeats}")
         if train and batch_size % world:
             raise DataError(f"batch_size={batch_size} is over all processes and must be divisible by world={world}.")
         self.data, self.transform, self.batch_size = data, transform, batch_size
@@ -153,7 +155,7 @@ class Loader:
         options |= {"worker_init_fn": functools.partial(ignore_stop_signals, exit_flag())}
         if isinstance(self.data, StreamedData):
             lanes = len(range(self.rank, len(self.data.shards), self.world))
-            batches, share = len(self) if self.train else 0, self._stream_share()
+            batches, share = len(self) if self.train else 0, max(1, self.batch_size // self.world)
             reader = StreamReader(
                 self.data,
                 self.rules,
@@ -179,9 +181,6 @@ class Loader:
         assert self._keys is not None
         self._keys.number, self._keys.start = number, start
         return self._torch_loader
-
-    def _stream_share(self) -> int:
-        return max(1, self.batch_size // self.world)
 
     def _checked_order(self, count: int) -> BatchOrder:
         order = BatchOrder(
@@ -214,9 +213,8 @@ class Loader:
 def exit_flag() -> Any:
     """A flag shared with workers, set when this process exits: Python then sends them SIGTERM and waits."""
     flag = multiprocessing.RawValue("b", 0)
-    atexit.register(
-        setattr, flag, "value", 1
-    )  # exit handlers run in reverse order, so this one runs before multiprocessing's
+    # exit handlers run in reverse order, so this one runs before multiprocessing's
+    atexit.register(setattr, flag, "value", 1)
     return flag
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from foveate.data.coco import Kind, is_coco, open_coco
 from foveate.data.csv_file import open_csv
 from foveate.data.folder import open_folder
 from foveate.data.hugging_face import open_hugging_face
@@ -13,7 +14,7 @@ from foveate.data.images import DataError
 from foveate.data.labels import Request
 from foveate.data.scenes import open_scenes
 from foveate.data.shards import find_shards, is_url, open_shards
-from foveate.data.source import ImageData
+from foveate.data.source import ImageData, InstanceData
 from foveate.data.splits import ALL, Undivided
 from foveate.data.stream import StreamedData, open_stream
 from foveate.data.torchvision_sets import open_torchvision
@@ -84,6 +85,45 @@ def open_for_evaluation(spec: str | Path, split: str | None = None, **options: A
         return open_data(spec, EVALUATION_SPLITS[0], **options)
     except Undivided:  # other errors are raised, not hidden by a second try
         return open_data(spec, EVALUATION_SPLITS[1], **options)
+
+
+def open_instances(
+    spec: str | Path,
+    split: str,
+    kind: Kind,
+    *,
+    with_masks: bool = False,
+    classes: Sequence[str] | None = None,
+    num_classes: int | None = None,
+    allow_empty_classes: bool = False,
+) -> InstanceData:
+    """Open one split of data with boxes, masks or keypoints: a COCO folder, a COCO file, or ``scenes:objects``.
+
+    Args:
+        spec: the folder, the ``.json`` file, or ``scenes:objects``.
+        split: name of the split.
+        kind: which annotations of COCO data to read.
+        with_masks: whether targets need masks.
+        classes: class names in order, such as those of the training data.
+        num_classes: number of classes.
+        allow_empty_classes: whether the data may lack some of ``classes``.
+
+    Raises:
+        DataError: if the data cannot be used.
+    """
+    request = Request(split, None if classes is None else tuple(classes), num_classes, allow_empty_classes)
+    text, path = str(spec), Path(spec)
+    if text.startswith("scenes:"):
+        data = open_scenes(text.removeprefix("scenes:"), request)
+        if isinstance(data, InstanceData):
+            return data
+        raise DataError(f"{text} has one object per scene and no boxes. Use scenes:objects.")
+    if is_coco(path):
+        return open_coco(path, request, kind, with_masks)
+    what = (
+        "has no folder 'annotations'" if path.is_dir() else "is not a .json file" if path.exists() else "does not exist"
+    )
+    raise DataError(f"{text} {what}. Data with boxes can be a COCO folder, a COCO .json file, or scenes:objects.")
 
 
 def _kind_of(option: str) -> str:

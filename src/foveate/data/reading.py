@@ -47,11 +47,7 @@ class Failure:
 
 def make_batch(rules: TargetRules, read: Sequence[tuple[str, Tensor, Any]], broken: Sequence[BrokenImage]) -> Batch:
     """Make a batch of (name, image, target) tuples; it is empty if every image was broken."""
-    tensors = [image for _, image, _ in read]
-    shapes = {tuple(tensor.shape) for tensor in tensors}
-    if len(shapes) > 1:
-        raise DataError(f"The transform returned images of shapes {sorted(shapes)}; a batch needs a single shape.")
-    images = torch.stack(tensors) if tensors else torch.empty(0)
+    images = rules.stack([image for _, image, _ in read]) if read else torch.empty(0)
     targets = rules.collate([target for _, _, target in read])
     return Batch(images, targets, tuple(name for name, _, _ in read), tuple(broken))
 
@@ -103,9 +99,8 @@ class ImageReader(Dataset[Any]):
             try:
                 return number, self.data.read(number), list(broken.values())
             except BrokenImage as error:
-                broken[error.name] = BrokenImage(
-                    error.name, error.reason
-                )  # without a traceback, which would keep its frames alive
+                # without a traceback, which would keep its frames alive
+                broken[error.name] = BrokenImage(error.name, error.reason)
                 if self.replace and len(broken) > self.most_broken:
                     return number, None, list(broken.values())
         if self.replace:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import glob
 import io
 import itertools
-import json
+import math
 import re
 import tarfile
 from collections.abc import Iterable, Iterator
@@ -22,17 +22,36 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from foveate.data.images import DataError
-from foveate.data.labels import Request, written_labels
+from foveate.data.labels import Request, label_text, written_labels
+from foveate.data.limits import IMAGE_BYTES, LABEL_BYTES, SHARDS
 from foveate.data.source import ImageData, image_data
 from foveate.data.splits import TEST, TRAIN, VALIDATION, check_undivided, choose_split
+from foveate.files import parse_json
 
 IMAGES = ("jpg", "jpeg", "png", "webp")
 LABELS = ("cls", "json")
 PLACEHOLDER = "{split}"
+RANGE, CHOICE = r"\{(\d+)\.\.(\d+)\}", r"\{([^{}]*,[^{}]*)\}"
+MOST_BRACES = 30
+LONG_NAMES = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
+"""Members that hold names and other facts about the next one."""
 
 
 class WholeTarInfo(tarfile.TarInfo):
     """Raises for a shard that was cut off between two members, which Python's tarfile takes for its end."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str | None, errors: str) -> Self:
+        found = super().frombuf(buf, encoding, errors)  # type: ignore[arg-type]
+        if found.type in LONG_NAMES:  # which are read into memory as they are met
+            LABEL_BYTES.check(found.size, f"A name in this tar file claims {found.size} bytes")
+        return found
 
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> Self:
@@ -109,7 +128,7 @@ def members_of(archive: tarfile.TarFile, shard: str, contents: bool) -> Iterator
 
     Files of one sample are adjacent, so one pass is enough. Samples without an image, such as notes, are ignored.
     """
-    files = (entry for entry in archive if entry.isreg() and not entry.issparse())
+    files = (entry for entry in _forward(archive, shard) if entry.isreg() and not entry.issparse())
     for key, group in itertools.groupby(files, key=lambda entry: _key(entry.name)[0]):
         image: tuple[Member, bytes] | None = None
         label = None
@@ -118,12 +137,22 @@ def members_of(archive: tarfile.TarFile, shard: str, contents: bool) -> Iterator
             if kind in IMAGES:
                 if image is not None:
                     raise DataError(f"{shard} has two images called {key}.")
+                IMAGE_BYTES.check(entry.size, f"{shard}/{entry.name} claims {entry.size} bytes")
                 content = _content(archive, entry).read() if contents else b""
                 image = Member(entry.name, entry.offset_data, entry.size, None), content
             elif kind in LABELS and label is None:
+                LABEL_BYTES.check(entry.size, f"{shard}/{entry.name} claims {entry.size} bytes")
                 label = _label(_content(archive, entry).read(), kind, f"{shard}/{entry.name}")
         if image is not None:
             yield replace(image[0], label=label), image[1]
+
+
+def _forward(archive: tarfile.TarFile, shard: str) -> Iterator[tarfile.TarInfo]:
+    """The entries, unless one claims a size that leads back to itself."""
+    for entry in archive:
+        if entry.size < 0:
+            raise DataError(f"{shard}/{entry.name} claims {entry.size} bytes. The tar file is damaged.")
+        yield entry
 
 
 def _key(name: str) -> tuple[str, str]:
@@ -144,10 +173,10 @@ def _label(content: bytes, kind: str, where: str) -> str | None:
     try:
         if kind == "cls":
             return content.decode().strip()
-        label = json.loads(content).get("label")
+        label = parse_json(content, "it").get("label")
     except (ValueError, AttributeError) as error:
         raise DataError(f"{where} does not hold a label: {error}") from error
-    return None if label is None else str(label)
+    return None if label is None else label_text(label, where)
 
 
 def find_shards(pattern: str, split: str) -> tuple[str, list[str]]:
@@ -188,8 +217,22 @@ def _existing(pattern: str, required: bool = True) -> list[str]:
 
 
 def expand(pattern: str) -> Iterator[str]:
-    """Expand `{000..146}` and `{a,b}`, leftmost braces first; other braces are unchanged."""
-    match = re.search(r"\{(\d+)\.\.(\d+)\}|\{([^{}]*,[^{}]*)\}", pattern)
+    """Expand `{000..146}` and `{a,b}`, leftmost braces first; other braces are unchanged.
+
+    Raises:
+        DataError: if there are more than `SHARDS` of them.
+    """
+    sizes = [abs(int(last[:18]) - int(first[:18])) for first, last in re.findall(RANGE, pattern)]
+    sizes += [text.count(",") for text in re.findall(CHOICE, pattern)]
+    count = math.prod(size + 1 for size in sizes)
+    SHARDS.check(count, f"wds:{pattern[:200]} stands for {count if count < 10**18 else 'more than 10**18'} shards")
+    if len(sizes) > MOST_BRACES:
+        raise DataError(f"wds:{pattern[:200]} has {len(sizes)} braces; at most {MOST_BRACES} are expanded.")
+    yield from _expanded(pattern)
+
+
+def _expanded(pattern: str) -> Iterator[str]:
+    match = re.search(rf"{RANGE}|{CHOICE}", pattern)
     if match is None:
         yield pattern
         return
@@ -201,4 +244,4 @@ def expand(pattern: str) -> Iterator[str]:
     else:
         choices = match[3].split(",")
     for choice in choices:
-        yield from expand(pattern[: match.start()] + choice + pattern[match.end() :])
+        yield from _expanded(pattern[: match.start()] + choice + pattern[match.end() :])

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from foveate.data.images import BrokenImage, DataError, Sample, as_rgb
+from foveate.data.instances import Instances, KeypointNames
 from foveate.data.labels import Labels
 from foveate.data.targets import UNKNOWN
 
@@ -61,6 +62,21 @@ class ImageData:
     def target(self, index: int) -> Any:
         """The target of an image; data with other targets than labels overrides this."""
         return UNKNOWN if self.labels is None else int(self.labels[index])
+
+
+@dataclass(frozen=True)
+class InstanceData(ImageData):
+    """Images whose targets are ``Instances``: boxes, masks, keypoints."""
+
+    keypoints: KeypointNames | None
+    """The keypoints of an object; None if the data have none."""
+
+    @property
+    def labeled(self) -> bool:
+        return True
+
+    def target(self, index: int) -> Instances:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,6 @@ def check_undivided(split: str, name: str, where: str) -> None:
     if split == ALL or is_training(split) or any(own in words for words in _accepted(split_word(split))):
         return
     raise Undivided(
-        f"{where} is not divided into splits, so it has no split {split!r}. Divide it, or use {ALL!r} for all images. "
-        "To train without evaluation, set data.val= to nothing."
+        f"{where} is not divided into splits, so it has no split {split!r}. Divide it, or evaluate all images: "
+        f"--split {ALL} (split={ALL!r} in Python). To train without evaluation: --set data.val=."
     )

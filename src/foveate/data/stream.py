@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import io
 import tarfile
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http.client import HTTPException
 
 from PIL import Image
 
+from foveate.data.http import open_url
 from foveate.data.images import DataError, Sample, as_rgb
 from foveate.data.labels import Request, first_few
 from foveate.data.shards import Member, WholeTarInfo, members_of
 from foveate.data.source import broken_by_name
 from foveate.data.targets import UNKNOWN
-
-SECONDS = 60
-"""Timeout for a server that does not answer."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +91,7 @@ def _stream(url: str) -> Iterator[tuple[Member, bytes]]:
     """Read a shard. A broken connection is an error and does not count as broken images."""
     try:
         with (
-            urllib.request.urlopen(url, timeout=SECONDS) as reply,
+            open_url(url) as reply,
             tarfile.open(fileobj=reply, mode="r|", tarinfo=WholeTarInfo) as archive,
         ):
             yield from members_of(archive, url, contents=True)

@@ -17,6 +17,9 @@ UNKNOWN = -1
 class TargetRules(Protocol):
     """How image and target are transformed and batched, such as a task. It must be picklable, for worker processes."""
 
+    def stack(self, images: Sequence[Tensor]) -> Tensor:
+        """Combine the images (C, H, W) of a batch, such as ``stack_equal`` does."""
+
     def transformed(self, transform: Any, sample: Sample) -> tuple[Tensor, Any]:
         """The image and the target after ``transform``."""
 
@@ -24,8 +27,23 @@ class TargetRules(Protocol):
         """Combine the targets of a batch."""
 
 
+def stack_equal(images: Sequence[Tensor]) -> Tensor:
+    """Stack images of one shape.
+
+    Raises:
+        DataError: if their shapes differ.
+    """
+    shapes = {tuple(image.shape) for image in images}
+    if len(shapes) > 1:
+        raise DataError(f"The transform returned images of shapes {sorted(shapes)}; a batch needs a single shape.")
+    return torch.stack(list(images))
+
+
 class IntegerLabels:
     """One integer per image, which transforms do not change."""
+
+    def stack(self, images: Sequence[Tensor]) -> Tensor:
+        return stack_equal(images)
 
     def transformed(self, transform: Any, sample: Sample) -> tuple[Tensor, Any]:
         return transform_image(transform, sample), sample.target

@@ -11,37 +11,13 @@ arguments are the picture's own: the command line passes an option to the pictur
 first line of the docstring.
 """
 
-from __future__ import annotations
-
-import importlib
-import pkgutil
 from collections.abc import Callable
 
 from PIL import Image
 
+from foveate.registries import Registry
+
 Picture = Callable[..., Image.Image]
 
-_PICTURES: dict[str, Picture] = {}
-
-
-def picture(name: str) -> Callable[[Picture], Picture]:
-    """Register a drawing function under ``name``.
-
-    Raises:
-        ValueError: If the name is taken.
-    """
-
-    def decorate(draw: Picture) -> Picture:
-        if name in _PICTURES:
-            raise ValueError(f"A picture named {name!r} is already registered.")
-        _PICTURES[name] = draw
-        return draw
-
-    return decorate
-
-
-def all_pictures() -> dict[str, Picture]:
-    """Return every picture by name. Imports the modules of this package, which register themselves."""
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
-    return dict(_PICTURES)
+picture: Registry[Picture] = Registry("picture", __name__)
+all_pictures = picture.all

@@ -63,12 +63,7 @@ def clusters(
 
 
 def cluster_maps(
-    model: nn.Module,
-    images: Tensor,
-    *,
-    name: str = "model",
-    blocks: Sequence[int] | None = None,
-    stage: int = STAGE,
+    model: nn.Module, images: Tensor, *, name: str = "model", blocks: Sequence[int] | None = None, stage: int = STAGE
 ) -> list[TokenMap]:
     """Return the clusters of one image, scale by scale, the coarsest first."""
     if isinstance(model, ClusTR):

@@ -63,6 +63,32 @@ class Column:
         return {self.name: " ".join(map(str, value)) if isinstance(value, list | tuple) else value}
 
 
+def _precision(name: str, meaning: str, head: str) -> Column:
+    """A figure of COCO's evaluators; ``foveate eval`` shows it, a comparison does not."""
+    return Column(name, meaning, head=head, format=numbers.percent, unit="%", brief=False)
+
+
+def _detection_columns() -> tuple[Column, ...]:
+    kinds, limits = {"box": "boxes", "mask": "masks"}, {"": "0.5 to 0.95", "50": "0.5", "75": "0.75"}
+    found = [
+        _precision(f"{kind}_ap{limit}", f"average precision of {word}, overlap {overlap}", f"{kind} AP{limit}")
+        for kind, word in kinds.items()
+        for limit, overlap in limits.items()
+    ]
+    for size in ("small", "medium", "large"):
+        found.append(_precision(f"box_ap_{size}", f"average precision of {size} objects", f"AP {size}"))
+    return tuple(found)
+
+
+def _pose_columns() -> tuple[Column, ...]:
+    limits = {"50": "at 0.5", "75": "at 0.75"}
+    found = [_precision(f"pose_ap{n}", f"AP of keypoints, similarity {words}", f"AP{n}") for n, words in limits.items()]
+    for part in ("pose", "body", "foot", "face", "hand", "whole"):
+        found.append(_precision(f"{part}_ap", f"AP of keypoints, {part}", f"{part} AP"))
+        found.append(_precision(f"{part}_ar", f"average recall of keypoints, {part}", f"{part} AR"))
+    return tuple(found)
+
+
 COLUMNS: tuple[Column, ...] = (
     Column("method", "registered name of the method, with non-default options"),
     Column("label", "display name of the method"),
@@ -70,12 +96,70 @@ COLUMNS: tuple[Column, ...] = (
     Column("budget", "requested share of the MACs", "Budget", format=numbers.short, higher_is_better=False),
     Column(
         "agreement",
-        "images with the same decision as the unreduced model",
+        "images, or pixels in segmentation, with the same decision as the unreduced model",
         "Agreement",
         "agreement",
-        "images on which the candidate's top class is the unreduced model's; needs no labels",
+        "images, or pixels in segmentation, for which the candidate's top class is the unreduced model's; needs no "
+        "labels. Embeddings: images with the same nearest prompt, or, without prompts, the same nearest image",
         numbers.percent,
         "%",
+    ),
+    Column(
+        "cosine",
+        "mean cosine between the embeddings of candidate and unreduced model",
+        "Cosine",
+        "cosine",
+        "embeddings: mean cosine between the vectors that candidate and unreduced model give for an image",
+        "{:.4f}".format,
+    ),
+    Column(
+        "recall",
+        "nearest neighbors of an image that are the unreduced model's",
+        "Recall@k",
+        "recall@k",
+        "embeddings: of the k images nearest to an image in the unreduced model's space, the share among the k nearest "
+        "in the candidate's, averaged over images; k is 10, or `--option k=5`",
+        numbers.percent,
+        "%",
+    ),
+    Column(
+        "boundary_agreement",
+        "pixels near a boundary, with the same decision as the unreduced model",
+        "Agreement at boundaries",
+        "at boundaries",
+        "segmentation: agreement over pixels within 3 of a boundary between classes of the unreduced model's masks",
+        numbers.percent,
+        "%",
+    ),
+    Column(
+        "miou",
+        "mean intersection over union of the classes",
+        "mIoU",
+        "mIoU",
+        "segmentation: intersection over union of each class over all pixels with a label, averaged over the classes "
+        "that labels or predictions have",
+        numbers.percent,
+        "%",
+    ),
+    Column(
+        "pixel_accuracy",
+        "labeled pixels with the right class",
+        "Pixel accuracy",
+        "pixels",
+        "segmentation: pixels whose label is the top class",
+        numbers.percent,
+        "%",
+        brief=False,
+    ),
+    Column(
+        "boundary_accuracy",
+        "labeled pixels near a boundary, with the right class",
+        "Accuracy at boundaries",
+        "boundary pixels",
+        "segmentation: pixels within 3 of a boundary between labels whose label is the top class",
+        numbers.percent,
+        "%",
+        brief=False,
     ),
     Column(
         "top1",
@@ -182,6 +266,8 @@ COLUMNS: tuple[Column, ...] = (
         measured="on the Pareto front, marked `*`: no other setting is at least as fast and as faithful, and better in "
         "one of the two",
     ),
+    *_detection_columns(),
+    *_pose_columns(),
     Column("macs", "multiply-accumulates of one image", head="GMACs", format=numbers.billions),
     Column("params", "parameters"),
     Column("counts", "patch tokens after each block"),
@@ -210,11 +296,6 @@ def flat_row(row: Row) -> dict[str, Any]:
         if column.name in row:
             cells |= column.flat(row[column.name])
     return cells
-
-
-def keys_in_words() -> str:
-    """List the keys of a row, for a command's help."""
-    return ", ".join(column.name for column in COLUMNS)
 
 
 def as_markdown() -> str:

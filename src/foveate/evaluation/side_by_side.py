@@ -147,7 +147,7 @@ def evaluate(
     Raises:
         ValueError: If a prediction is not finite or, with ``compare``, cannot be compared.
     """
-    found = start(models, judge) if so_far is None else so_far
+    found = Evaluation({name: judge.metrics() for name in models}) if so_far is None else so_far
     first = next(iter(models))
     for batch in predict_side_by_side(models, batches, judge.predict, device, dtype=dtype, autocast=autocast):
         reference = batch.predictions[first] if compare else None
@@ -161,11 +161,6 @@ def evaluate(
         if after_batch is not None:
             after_batch(found)
     return found
-
-
-def start(models: Iterable[str], judge: Judge) -> Evaluation:
-    """Return an empty evaluation."""
-    return Evaluation({name: judge.metrics() for name in models})
 
 
 def over_processes(metrics: Metrics) -> Metrics:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Unpack
 
 import torch
 from torch import nn
@@ -37,7 +38,7 @@ from foveate.evaluation.timing import (
 from foveate.methods.base import Method
 from foveate.methods.free_slice import speed_limit_of
 from foveate.methods.validation import shown
-from foveate.reductions import Reduction, UnitQK, as_reduction
+from foveate.reductions import Reduction, ReductionOptions, as_reduction
 from foveate.schedules import Schedule
 
 UNREDUCED, REDUCED, FREE_SLICE = "unreduced", "reduced", "free slice"
@@ -82,11 +83,10 @@ def measure_speed(
     seconds: float = 20.0,
     warmup: int = 2,
     threads: int | None = None,
-    exact_last_block: bool = False,
-    unit_qk: UnitQK | None = None,
     dtype: torch.dtype | None = None,
     device: str | torch.device = "cpu",
     progress: Progress | None = None,
+    **options: Unpack[ReductionOptions],
 ) -> SpeedResult:
     """Time copies of ``model``: unreduced, reduced and as a free slice. The model itself does not change.
 
@@ -102,8 +102,7 @@ def measure_speed(
         seconds: How long to measure if ``rounds`` is not given.
         warmup: Rounds before the measurement.
         threads: torch's threads while measuring. Default: unchanged.
-        exact_last_block: See ``reduce_``.
-        unit_qk: See ``reduce_``.
+        options: Further fields of ``Reduction``.
         dtype: Precision of weights and images. Default: the model's own.
         device: Where to run.
         progress: Called after each round.
@@ -121,7 +120,7 @@ def measure_speed(
         raise TypeError(f"dtype must be a floating-point type such as torch.bfloat16, got {shown(dtype)}.")
     place = checked_device(device)
     size = _full_size(model, image_size)
-    variants = _variants(model, as_reduction(method, schedule, exact_last_block, unit_qk), size)
+    variants = _variants(model, as_reduction(method, schedule, **options), size)
     mac_ratio = cost(variants[UNREDUCED], size).macs / cost(variants[REDUCED], size).macs
     for variant in variants.values():
         variant.eval().to(device=place, dtype=dtype)

@@ -3,9 +3,6 @@
 Every file of this folder is imported here, so a new method needs no other line than its own.
 """
 
-import importlib
-import pkgutil
-
 from foveate.methods.base import BlockView, Kind, Method, Need, Site, StepShape
 from foveate.methods.cluster_attention import ClusterAttention
 from foveate.methods.dynamic_vit import DynamicViT
@@ -22,9 +19,9 @@ from foveate.methods.token_pooling import TokenPooling
 from foveate.methods.tome import ToMe
 from foveate.methods.topk import TopK
 from foveate.methods.ward import Ward
+from foveate.registries import import_modules
 
-for _file in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_file.name}")
+import_modules(__name__)
 
 __all__ = [
     "BlockView",

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from torch import Tensor, nn
 
@@ -36,6 +36,28 @@ class Site(Enum):
     """On keys and values only; queries, and so the tokens of the stream, stay."""
 
 
+class NotComputed(type):
+    """Stands for a score that a method did not ask for; whoever uses it learns how to.
+
+    A class and not an object, because torch.compile keeps classes apart from a graph's values.
+    """
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):  # Python looks for these by itself, e.g. to copy
+            raise AttributeError(name)
+        raise cls.error()
+
+    @classmethod
+    def __torch_function__(mcs, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise next(value for value in (*args, *(kwargs or {}).values()) if isinstance(value, mcs)).error()
+
+    def error(cls) -> ValueError:
+        return ValueError(
+            f"The method reads view.{cls.__name__}, which was not computed. Override needs(self, has_cls) and return "
+            f"frozenset({{{cls.__name__!r}}})."
+        )
+
+
 @dataclass(frozen=True)
 class BlockView:
     """What a method sees at its site in one block.
@@ -50,10 +72,10 @@ class BlockView:
     has_cls: bool
     grid: tuple[int, int] | None = None  # rows and columns of the image's patches, before any reduction
     module: nn.Module | None = None  # this block's module, for learned methods
-    cls_attn: Tensor = dataclasses.field(default=None)  # type: ignore[assignment]  # (B, N)
-    attn_received: Tensor = dataclasses.field(default=None)  # type: ignore[assignment]  # (B, N)
-    attn_from_others: Tensor = dataclasses.field(default=None)  # type: ignore[assignment]  # (B, N)
-    keys: Tensor = dataclasses.field(default=None)  # type: ignore[assignment]  # (B, H, N, D)
+    cls_attn: Tensor = dataclasses.field(default=NotComputed("cls_attn", (), {}))  # type: ignore[assignment]  # (B, N)
+    attn_received: Tensor = dataclasses.field(default=NotComputed("attn_received", (), {}))  # type: ignore[assignment]  # (B, N)
+    attn_from_others: Tensor = dataclasses.field(default=NotComputed("attn_from_others", (), {}))  # type: ignore[assignment]  # (B, N)
+    keys: Tensor = dataclasses.field(default=NotComputed("keys", (), {}))  # type: ignore[assignment]  # (B, H, N, D)
 
     @property
     def patches(self) -> Tensor:

@@ -79,7 +79,7 @@ class ClusterAttention(LearnedMethod):
             )
         peaks = find_peaks(tokens, self.k)
         clusters = keep if view.module is None else view.module(peaks, keep)
-        owner, member = cluster_peaks(tokens, peaks, clusters, self.joins)
+        owner, member = cluster_peaks(tokens, peaks, clusters, self.joins, most=keep)
         return weighted_means(owner, member.shape[1])
 
     def own_counts(self, depth: int, grid: tuple[int, int]) -> tuple[int, ...] | None:

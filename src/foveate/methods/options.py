@@ -33,7 +33,9 @@ def build(name: str, options: dict[str, object] | None = None) -> Method:
 def describe(method: Method) -> dict[str, object]:
     """``{"name": ..., "options": {...}}``, ready for JSON; ``build`` is its inverse."""
     if all_methods().get(method.name) is not type(method):
-        raise ValueError(f"{method.name} is not registered and cannot be stored.")
+        raise ValueError(
+            f"{method.name} is not registered and cannot be stored. Decorate its class with @foveate.methods.register."
+        )
     options = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
     return {"name": method.name, "options": {option: _plain(value) for option, value in options.items()}}
 

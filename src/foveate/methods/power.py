@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from foveate.core import Assignment, keep_topk
+from foveate.core.graphs import ranks
 from foveate.methods.base import BlockView, Kind, Method, Need, Site, StepShape
 from foveate.methods.learned import LearnedMethod
 from foveate.methods.registry import register
@@ -83,10 +84,7 @@ class SoftExtract(nn.Module):
                 f"This search was set up for {len(self.retention)} patch tokens; the image has "
                 f"{significance.shape[1]}. Use images of the size the model was built for."
             )
-        by_rank = significance.argsort(dim=1, descending=True, stable=True)
-        return torch.zeros_like(significance).scatter(
-            1, by_rank, self.clamped().to(significance.dtype).expand_as(significance)
-        )
+        return self.clamped().to(significance.dtype).expand_as(significance).gather(1, ranks(significance))
 
 
 @register

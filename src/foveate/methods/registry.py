@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TypeVar
 
 from foveate.methods.base import Kind, Method, Site
-from foveate.methods.validation import shown
+from foveate.methods.validation import check_type, shown
 
 ENTRY_POINTS = "foveate.methods"
 """Entry point group by which other packages add methods: each names a ``Method`` class or a module that registers some.
@@ -69,8 +69,7 @@ def list_methods(filter: str | None = None, *, kind: Kind | None = None) -> list
     """
     if kind is not None and not (isinstance(kind, str) and kind in typing.get_args(Kind)):
         raise ValueError(f"kind must be one of {', '.join(typing.get_args(Kind))}; got {shown(kind)}.")
-    if not isinstance(filter, str | None):
-        raise TypeError(f"filter must be a name with wildcards, such as '*pool*'; got {shown(filter)}.")
+    check_type(str | None, "a name with wildcards, such as '*pool*'", filter=filter)
     found = [name for name, cls in all_methods().items() if kind in (None, cls.kind)]
     if filter is not None:
         found = [name for name in found if fnmatchcase(_key(name), _key(filter))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import types
 import typing
 from enum import Enum
 from functools import cache
@@ -86,6 +87,13 @@ def shown_error(error: BaseException, most: int = 300) -> str:
     """Return the message of an error in one line, cut off after ``most`` characters."""
     text = " ".join(str(error).split()) or "no reason given"
     return text if len(text) <= most else f"{text[:most]}..."
+
+
+def check_type(kind: type | types.UnionType, words: str, **values: object) -> None:
+    """Raise a TypeError for the first value that is not a ``kind``; ``words`` say what it must be."""
+    for name, value in values.items():
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} must be {words}, got {shown(value)}.")
 
 
 def check_sizes(**sizes: object) -> None:

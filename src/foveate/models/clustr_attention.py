@@ -15,7 +15,7 @@ from foveate.core.cluster import Clusters
 from foveate.core.density_peaks import cluster_peaks, find_peaks, peaks_macs
 from foveate.core.windows import Windows, cluster_in_windows, find_peaks_in_windows, windows_of
 from foveate.methods.cluster_attention import ClusterCount
-from foveate.methods.validation import check_sizes, checked_option, option_types, shown
+from foveate.methods.validation import check_sizes, check_type, checked_option, option_types, shown
 
 LEAST_LOG_WEIGHT = -30.0
 """Smallest log weight, relative to an image's heaviest token, so that light tokens count in a cluster of light ones."""
@@ -93,7 +93,7 @@ class TokenClusters(nn.Module):
         for index, ratio in enumerate(self.ratios):
             most = clusters_at(ratio, x.shape[1])
             count = self.counts[index](peaks, most) if self.counts else most
-            clusters = cluster_peaks(x, peaks, count, self.clustering.joins)
+            clusters = cluster_peaks(x, peaks, count, self.clustering.joins, most)
             scales.append(Scale(clusters, None if isinstance(count, int) else _first_slots(count, clusters)))
         return scales
 
@@ -183,8 +183,7 @@ class MultiScaleClusterAttention(nn.Module):
     ) -> None:
         super().__init__()
         check_sizes(dim=dim, num_heads=num_heads)
-        if not isinstance(clustering, Clustering):
-            raise TypeError(f"clustering must be a Clustering, got {shown(clustering)}.")
+        check_type(Clustering, "a Clustering", clustering=clustering)
         if not isinstance(ratios, list | tuple) or not all(isinstance(r, int | float) and r >= 1 for r in ratios):
             raise ValueError(f"ratios must be numbers of at least 1, got {shown(ratios)}.")
         self.num_heads, self.ratios, self.attn_drop = num_heads, tuple(ratios), attn_drop

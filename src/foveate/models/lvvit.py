@@ -19,7 +19,7 @@ from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
 from foveate.adapters import linear_macs, register_family
-from foveate.adapters.engine import Encoded, Stream
+from foveate.adapters.stream import Encoded, Stream
 from foveate.adapters.timm_vit import TimmVit
 from foveate.adapters.timm_weights import convert_weights
 from foveate.methods.validation import check_sizes, shown
@@ -182,7 +182,7 @@ class LVViTFamily(TimmVit):
 
     @classmethod
     def can_rebuild(cls, architecture: Mapping[str, Any]) -> bool:
-        return super().can_rebuild(architecture) and architecture.get("architecture") in SIZES
+        return super().can_rebuild(architecture) and architecture.get("architecture") in list(SIZES)
 
     @classmethod
     def rebuild(cls, architecture: Mapping[str, Any]) -> nn.Module:

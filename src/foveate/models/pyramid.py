@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from timm.models._features import FeatureInfo, feature_take_indices
@@ -20,15 +21,11 @@ class Pyramid(nn.Module):
 
     def __init__(self, model: Any, out_indices: Any) -> None:
         super().__init__()
-        reducer = reducer_of(model)
-        depth = len(model.blocks)
-        pooling = [] if reducer is None else [block for block in range(depth) if reducer.plan.acts_in(block)]
-        self.ends = [*pooling, depth - 1]
-        """The last block of each level."""
+        self.ends = level_ends(model)
         self.levels, last = feature_take_indices(len(self.ends), out_indices)
-        self.feature_info = FeatureInfo(self._describe(model, _pools_the_grid(model)), tuple(self.levels))
+        self.feature_info = FeatureInfo(self._describe(model, pools_the_grid(model)), tuple(self.levels))
         self.model = model
-        self._prune(self.ends[last], pools=last < len(pooling))
+        self._prune(self.ends[last], pools=last < len(self.ends) - 1)
 
     def _describe(self, model: Any, smaller: bool) -> list[dict[str, Any]]:
         patch = max(model.patch_embed.patch_size)
@@ -56,27 +53,52 @@ class Pyramid(nn.Module):
 
     def forward(self, images: Tensor) -> list[Tensor]:
         """Compute the chosen levels, each (B, C, H, W)."""
-        family = inspect(self.model)
-        encoded = family.encode(images, record=True)
-        prefix, grid = family.num_prefix, family.grid_for(*images.shape[-2:])
-        maps: dict[int, Tensor] = {}
-        steps: list[Step] = []
-        for level, end in enumerate(self.ends[: max(self.levels) + 1]):
-            step = encoded.blocks[end].step if level < len(self.ends) - 1 else None
-            if level in self.levels:
-                tokens = encoded.stream.tokens[:, prefix:] if step is None else step.before
-                maps[level] = self._map(tokens, steps, grid)
-            steps += [] if step is None else [step]
-        return [maps[level] for level in self.levels]
-
-    def _map(self, tokens: Tensor, steps: list[Step], grid: tuple[int, int]) -> Tensor:
-        if _pools_the_grid(self.model):
-            grid = self.model.foveate.method.shape_of(grid, tokens.shape[1])
-        else:
-            tokens = spread(tokens, steps)
-        return tokens.unflatten(1, grid).permute(0, 3, 1, 2).contiguous()
+        found = grid_levels(self.model, images, self.ends[: max(self.levels) + 1], len(self.ends))
+        return [found[level] for level in self.levels]
 
 
-def _pools_the_grid(model: nn.Module) -> bool:
+def level_ends(model: Any) -> list[int]:
+    """The last block of each level: those that pool, and the last one."""
+    reducer, depth = reducer_of(model), len(model.blocks)
+    pooling = [] if reducer is None else [block for block in range(depth) if reducer.plan.acts_in(block)]
+    return [*pooling, depth - 1]
+
+
+def grid_levels(
+    model: Any, images: Tensor, ends: Sequence[int] | None = None, count: int | None = None
+) -> list[Tensor]:
+    """The features at the end of each level, (B, C, H, W): before each pooling, and the final ones.
+
+    Args:
+        model: an HVT.
+        images: (B, C, H, W).
+        ends: the last block of each level that is read, if later ones are not there any more.
+        count: number of levels with those that are not read.
+    """
+    family = inspect(model)
+    ends = level_ends(model) if ends is None else ends
+    count = len(ends) if count is None else count
+    encoded = family.encode(images, record=True)
+    prefix, grid = family.num_prefix, family.grid_for(*images.shape[-2:])
+    maps: list[Tensor] = []
+    steps: list[Step] = []
+    for level, end in enumerate(ends):
+        step = encoded.blocks[end].step if level < count - 1 else None
+        tokens = encoded.stream.tokens[:, prefix:] if step is None else step.before
+        maps.append(_map(model, tokens, steps, grid))
+        steps += [] if step is None else [step]
+    return maps
+
+
+def _map(model: Any, tokens: Tensor, steps: list[Step], grid: tuple[int, int]) -> Tensor:
+    if pools_the_grid(model):
+        grid = model.foveate.method.shape_of(grid, tokens.shape[1])
+    else:
+        tokens = spread(tokens, steps)
+    return tokens.unflatten(1, grid).permute(0, 3, 1, 2).contiguous()
+
+
+def pools_the_grid(model: nn.Module) -> bool:
+    """Whether ``model`` pools over rows and columns, so that each level has a smaller grid."""
     reducer = reducer_of(model)
     return reducer is not None and isinstance(reducer.method, HVTPool) and reducer.method.pool_dim == 2

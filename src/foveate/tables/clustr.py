@@ -1,4 +1,4 @@
-"""Tables 1, 6, 7 and A1 of ClusTR: parameters and FLOPs, counted from the models."""
+"""Tables 1 to 4, 6, 7 and A1 of ClusTR: parameters and FLOPs, counted from the models."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import foveate as fv
 from foveate.models.clustr import GRID_STRIDES
 from foveate.models.clustr_attention import MultiScaleClusterAttention
-from foveate.tables.figures import GIGA, score, verdict
+from foveate.tables.figures import GIGA, Figure, score, verdict
 from foveate.tables.models import PrintedModel
 from foveate.tables.registry import Row, Table, table
 
@@ -23,7 +23,9 @@ norm at five operations for each element, as one well-known counter does. The no
 ClusTR-T, which is 2.145 without them. "no clustering" counts all of the attention, "true" the clustering too: \
 fv.cost, equal to torch's counter.
 Table 6's kNN attention: each query attends to its {keys} best keys; the paper does not give their number. Only "true" \
-counts the choice of keys. Table A1 prints layers, channels, heads and ratios; they are the models'."""
+counts the choice of keys. Table A1 prints layers, channels, heads and ratios; they are the models'.
+Tables 2, 3 and 4 print parameters alone; the two columns of FLOPs are for one image of the size that is named. Mask \
+R-CNN is counted with 1,000 proposals and 100 masks."""
 
 
 def tiny(place: str, label: str, flops: str, params: str, **options: Any) -> PrintedModel:
@@ -43,9 +45,18 @@ PRINTED = (
 )
 
 
+DENSE = (
+    PrintedModel("2", "Semantic FPN", None, "26.4", "clustr_small+semantic-fpn", {"num_classes": 150}),
+    PrintedModel("2", "UperNet", None, "52.5", "clustr_small+upernet", {"num_classes": 150}),
+    PrintedModel("3", "Mask R-CNN", None, "42.3", "clustr_small+mask-rcnn", {"num_classes": 80}),
+    PrintedModel("4", "RetinaNet", None, "32.4", "clustr_small+retinanet", {"num_classes": 80}),
+)
+SIZES = ((512, 512), (800, 1333))
+
+
 @table("clustr")
 def clustr() -> Table:
-    """ClusTR, tables 1, 6, 7 and A1: parameters and FLOPs of its models and of the grid ablation."""
+    """ClusTR, tables 1 to 4, 6, 7 and A1: parameters and FLOPs of its models, dense ones, and the grid ablation."""
     rows, all_flops, all_params = [], [], []
     for printed in PRINTED:
         model = printed.build()
@@ -57,8 +68,26 @@ def clustr() -> Table:
         rows.append(Row(cells, verdict(flops, params)))
         all_flops.append(flops)
         all_params.append(params)
+    for printed in DENSE:
+        found, params = dense_rows(printed)
+        rows += found
+        all_params.append(params)
     note = NOTE.format(flops=score(all_flops), params=score(all_params), keys=TOP_KEYS)
-    return Table("ClusTR, tables 1, 6, 7 and A1", COLUMNS, tuple(rows), note)
+    return Table("ClusTR, tables 1 to 4, 6, 7 and A1", COLUMNS, tuple(rows), note)
+
+
+def dense_rows(printed: PrintedModel) -> tuple[list[Row], Figure]:
+    """Return a row for each image size, the parameters in the first, and those parameters."""
+    model = printed.build()
+    rows: list[Row] = []
+    _, params = printed.figures(None, fv.cost(model).params)
+    for size in SIZES:
+        cost = fv.cost(model, (3, *size))
+        label = f"ClusTR-S + {printed.label}, {size[0]} x {size[1]}"
+        macs = ((cost.macs - cost.reduction_macs) / GIGA, cost.macs / GIGA)
+        shown = (None, None) if rows else (params.value, params.counted)
+        rows.append(Row((printed.place, label, None, None, *macs, *shown), None if rows else verdict(params)))
+    return rows, params
 
 
 def papers_flops(model: Any) -> int:

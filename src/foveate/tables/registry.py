@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import pkgutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from foveate.evaluation.progress import Progress
+from foveate.registries import Registry
 
 Cell = str | int | float | None
 
@@ -66,33 +65,10 @@ class SpeedOptions:
 Builder = Callable[..., Table]
 """Builds a table. A table with speeds takes ``speed: SpeedOptions | None = None``; others take nothing."""
 
-_TABLES: dict[str, Builder] = {}
-
-
-def table(name: str) -> Callable[[Builder], Builder]:
-    """Register a function that builds a table under ``name``.
-
-    Raises:
-        ValueError: If the name is taken.
-    """
-
-    def decorate(build: Builder) -> Builder:
-        if name in _TABLES:
-            raise ValueError(f"A table named {name!r} is already registered.")
-        _TABLES[name] = build
-        return build
-
-    return decorate
+table: Registry[Builder] = Registry("table", "foveate.tables")
+all_tables = table.all
 
 
 def has_speeds(build: Builder) -> bool:
     """Return whether a table has speeds to measure."""
     return "speed" in inspect.signature(build).parameters
-
-
-def all_tables() -> dict[str, Builder]:
-    """Return every table by name. Imports the modules of ``foveate.tables``, which register themselves."""
-    package = importlib.import_module("foveate.tables")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"foveate.tables.{module.name}")
-    return dict(_TABLES)

@@ -3,23 +3,35 @@
 Every file and folder here is imported, so that a new task registers itself.
 """
 
-import importlib
-import pkgutil
-
+from foveate.registries import import_modules
 from foveate.tasks.augmentation import Augmentation
-from foveate.tasks.base import Metrics, Task, find_task, register, task_names
+from foveate.tasks.base import Metrics, Task, find_task, register, task_names, task_of
 from foveate.tasks.classification import Classification, ClassificationMetrics
+from foveate.tasks.detection import Detection, InstanceSegmentation
+from foveate.tasks.embedding import Embedding, EmbeddingMetrics
+from foveate.tasks.options import read_options
+from foveate.tasks.pose import Pose, WholeBodyPose
+from foveate.tasks.segmentation import Segmentation, SegmentationMetrics
 
-for _file in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_file.name}")
+import_modules(__name__)
 
 __all__ = [
     "Augmentation",
     "Classification",
     "ClassificationMetrics",
+    "Detection",
+    "Embedding",
+    "EmbeddingMetrics",
+    "InstanceSegmentation",
     "Metrics",
+    "Pose",
+    "Segmentation",
+    "SegmentationMetrics",
     "Task",
+    "WholeBodyPose",
     "find_task",
+    "read_options",
     "register",
     "task_names",
+    "task_of",
 ]

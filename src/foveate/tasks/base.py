@@ -7,17 +7,23 @@ boxes, keypoints. Nothing outside the task looks into them.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from dataclasses import fields, replace
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from foveate.adapters import inspect
 from foveate.data import ImageData, Sample, StreamedData, open_data
 from foveate.data.open import open_for_evaluation
 from foveate.data.preprocessing import Preprocessing
+from foveate.data.targets import stack_equal
+from foveate.methods.validation import shown
+from foveate.registries import Registry
 from foveate.tasks.augmentation import Augmentation
 
 Mode = Literal["max", "min"]
@@ -74,6 +80,25 @@ class Metrics(ABC):
         return self.compute().get(name)
 
 
+class Sums(Metrics):
+    """Metrics of a dataclass whose fields are sums, so that those of two processes add up field by field."""
+
+    def merge(self, other: Sums) -> None:
+        for field in fields(self):  # type: ignore[arg-type]
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+    def state(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+
+    def check_sums(self) -> None:
+        """Raise a ValueError for a field that is neither a tensor nor a finite number, or a count that is not whole."""
+        for field in fields(self):  # type: ignore[arg-type]
+            value, whole = getattr(self, field.name), field.type in (int, "int")
+            number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+            if not isinstance(value, Tensor) and not (number and math.isfinite(value)):
+                raise ValueError(f"{field.name} is a {'count' if whole else 'sum'}; got {shown(value)}.")
+
+
 class Task(ABC):
     """What is predicted, how it is learned, and how it is evaluated. Must be picklable for worker processes."""
 
@@ -87,6 +112,8 @@ class Task(ABC):
     """Names of the metrics to show, each with an entry in ``evaluation/columns.py``."""
     comparisons: ClassVar[tuple[str, ...]] = ()
     """Names of the metrics that compare with another model and need no targets."""
+    predicts_places: ClassVar[bool] = False
+    """Whether a report shows predictions drawn over images, beside those of the unreduced model."""
     num_classes: int | None = None
     """Classes that the model's head predicts; None if the task does not need a head of a certain size."""
 
@@ -97,8 +124,8 @@ class Task(ABC):
 
     @classmethod
     @abstractmethod
-    def for_model(cls, model: nn.Module) -> Task:
-        """Return the task that ``model`` was made for.
+    def for_model(cls, model: nn.Module, **options: Any) -> Task:
+        """Return the task that ``model`` was made for; ``options`` are the task's own.
 
         Raises:
             ValueError: If the model does not predict what this task needs.
@@ -107,8 +134,16 @@ class Task(ABC):
     # -- data
 
     @classmethod
+    def option_types(cls) -> dict[str, Any]:
+        """Return the options of its own by name, with their types; recipes set them as ``data.options``."""
+        return {}
+
+    @classmethod
     def open(cls, source: str, split: str, **options: Any) -> ImageData | StreamedData:
-        """Open the data at ``source``, whose samples have targets of this task."""
+        """Open the data at ``source``, whose samples have targets of this task.
+
+        A task with options of its own takes them as ``own``, by name.
+        """
         return open_data(source, split, **options)
 
     def open_matching(
@@ -131,6 +166,10 @@ class Task(ABC):
     @abstractmethod
     def collate(self, targets: Sequence[Any]) -> Any:
         """Combine the targets of a batch."""
+
+    def stack(self, images: Sequence[Tensor]) -> Tensor:
+        """Combine the images of a batch; a task whose images differ in size pads them here."""
+        return stack_equal(images)
 
     def evaluation_transform(self, preprocessing: Preprocessing) -> Any:
         """Return the transform for evaluation images."""
@@ -178,11 +217,34 @@ class Task(ABC):
     def loss(self, prediction: Any, targets: Any) -> Tensor:
         """Return the mean loss over the images of a batch."""
 
+    def losses(self, model: nn.Module, images: Tensor, targets: Any) -> dict[str, Tensor]:
+        """Return the parts of the training loss by name; they are summed.
+
+        A task whose model computes its loss itself, as detectors do, overrides this.
+        """
+        return {"loss": self.loss(self.predict(model, images), targets)}
+
+    def imitation_loss(self, prediction: Any, teacher: Any) -> Tensor:
+        """Return how far a prediction is from a teacher's, averaged over images.
+
+        Raises:
+            ValueError: If the task has no such loss.
+        """
+        raise ValueError(f"{self.name} has no loss that compares predictions. Set objective.self_kl=0.")
+
     @abstractmethod
     def metrics(self) -> Metrics:
         """Return empty metrics."""
 
     # -- display
+
+    def model_input(self, image: Image.Image, preprocessing: Preprocessing) -> Tensor:
+        """Return an image without a target as the model reads it."""
+        return preprocessing.evaluation()(image)
+
+    def with_classes(self, names: Sequence[str]) -> Task:
+        """Return the task with the names of its model's classes."""
+        return replace(self, classes=tuple(names))  # type: ignore[type-var]
 
     def caption(self, target: Any) -> str:
         """Return a target in words; empty if it has no name."""
@@ -193,41 +255,24 @@ class Task(ABC):
         return image.copy()
 
 
-_TASKS: dict[str, type[Task]] = {}
-AnyTask = TypeVar("AnyTask", bound=type[Task])
+register: Registry[type[Task]] = Registry("task", "foveate.tasks")
+"""Class decorator that registers a task by name, for the command line and recipes."""
+find_task = register.find
+task_names = register.names
 
 
-def register(name: str) -> Callable[[AnyTask], AnyTask]:
-    """Register a task under ``name``, for the command line and recipes.
-
-    Raises:
-        ValueError: If the name is taken.
-    """
-
-    def decorate(cls: AnyTask) -> AnyTask:
-        if name in _TASKS:
-            raise ValueError(f"A task named {name!r} is already registered: {_TASKS[name].__name__}.")
-        cls.name = name
-        _TASKS[name] = cls
-        return cls
-
-    return decorate
+def task_of(model: nn.Module) -> str:
+    """Return the name of the task that the model's head is for; without a head, what it gives is an embedding."""
+    family = inspect(model)
+    return getattr(family, "task", "embedding" if family.num_classes is None else "classification")
 
 
-def find_task(name: str) -> type[Task]:
-    """Return the task registered under ``name``.
-
-    Raises:
-        ValueError: If there is none.
-    """
-    if name not in _TASKS:
-        raise ValueError(f"There is no task {name!r}. Known: {', '.join(task_names())}.")
-    return _TASKS[name]
-
-
-def task_names() -> list[str]:
-    """Return the names of all registered tasks."""
-    return sorted(_TASKS)
+def check_finite(prediction: Tensor, name: str) -> None:
+    """Raise a ValueError if the prediction of the model called ``name`` has NaN or infinite values."""
+    if not bool(prediction.isfinite().all()):
+        raise ValueError(
+            f"{name}: the model's outputs are NaN or infinite on these images. Check its weights and precision."
+        )
 
 
 def to_device(targets: Any, device: torch.device) -> Any:

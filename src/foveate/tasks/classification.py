@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,20 +10,21 @@ from typing import Any
 import torch
 from PIL import Image, ImageDraw
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, kl_div, log_softmax
 
 from foveate.adapters import inspect
 from foveate.data import DataError, ImageData, Sample, StreamedData
 from foveate.data.open import open_for_evaluation
 from foveate.data.preprocessing import Preprocessing
+from foveate.data.source import InstanceData
 from foveate.data.targets import UNKNOWN, transform_image
 from foveate.methods.validation import shown
 from foveate.tasks.augmentation import Augmentation, build_mixup, training_transform
-from foveate.tasks.base import BatchTransform, Metrics, Opened, Task, register
+from foveate.tasks.base import BatchTransform, Opened, Sums, Task, check_finite, register, task_of
 
 
 @dataclass
-class ClassificationMetrics(Metrics):
+class ClassificationMetrics(Sums):
     """Hits, loss, and agreement with another model."""
 
     images: int = 0
@@ -53,10 +53,6 @@ class ClassificationMetrics(Metrics):
             self.agreeing += int((prediction.argmax(dim=1) == reference.argmax(dim=1)).sum())
             self.divergence += float(divergence(reference, prediction))
 
-    def merge(self, other: ClassificationMetrics) -> None:
-        for field in dataclasses.fields(self):
-            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
-
     def compute(self) -> dict[str, float]:
         found: dict[str, float] = {}
         if self.labeled:
@@ -68,17 +64,10 @@ class ClassificationMetrics(Metrics):
             found["kl"] = self.divergence / self.compared
         return found
 
-    def state(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> ClassificationMetrics:
         found = cls(**state)
-        for field in dataclasses.fields(found):
-            value, whole = getattr(found, field.name), field.type in (int, "int")
-            kinds = int if whole else int | float
-            if isinstance(value, bool) or not isinstance(value, kinds) or not math.isfinite(value):
-                raise ValueError(f"{field.name} is a {'count' if whole else 'sum'}; got {shown(value)}.")
+        found.check_sums()
         agreeing = 0 <= found.agreeing <= found.compared <= found.images
         if not agreeing or not 0 <= found.hits <= found.labeled <= found.images:
             raise ValueError(f"There are more hits than images in {found}.")
@@ -103,10 +92,14 @@ class Classification(Task):
 
     @classmethod
     def for_data(cls, data: ImageData | StreamedData, **options: Any) -> Classification:
+        _check_one_class_each(data)
         return cls(data.num_classes, data.classes, **options)
 
     @classmethod
-    def for_model(cls, model: nn.Module) -> Classification:
+    def for_model(cls, model: nn.Module, **options: Any) -> Classification:
+        task = task_of(model)
+        if task not in (cls.name, "embedding"):
+            raise ValueError(f"This {type(model).__name__} is for {task}, not for classification. Use --task {task}.")
         predicted = inspect(model).num_classes
         if predicted is None:
             raise ValueError(
@@ -120,7 +113,7 @@ class Classification(Task):
     ) -> Opened:
         """Open the data with the model's class names: a folder numbers its classes only by what it contains."""
         options["allow_empty_classes"] = True
-        if names is not None and len(names) != self.num_classes:
+        if names is not None and self.num_classes is not None and len(names) != self.num_classes:
             raise ValueError(f"There are {len(names)} class names, but the model predicts {self.num_classes} classes.")
         mismatch = ""
         try:
@@ -130,6 +123,7 @@ class Classification(Task):
             if names is None:
                 raise
             data, mismatch = open_for_evaluation(source, split, **options), str(error)
+        _check_one_class_each(data)
         return Opened(data, dataclasses.replace(self, classes=data.classes), mismatch)
 
     def _mismatch(self, source: str, data: ImageData | StreamedData) -> str:
@@ -162,7 +156,20 @@ class Classification(Task):
     def read_targets(self, given: Any, count: int) -> Tensor:
         if given is None:
             return torch.full((count,), UNKNOWN)
-        return torch.as_tensor(given).reshape(-1).long()
+        try:
+            labels = torch.as_tensor(given)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise TypeError(f"Labels must be integers, one for each image; got {shown(given)}.") from error
+        if labels.shape != (count,):
+            raise ValueError(_wrong_shape(tuple(labels.shape), count))
+        if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+            raise ValueError(
+                f"Labels must be integers, the index of each image's class; got {labels.dtype}. If they are indices, "
+                "convert them: labels.long()."
+            )
+        if count and int(labels.min()) < UNKNOWN:
+            raise ValueError(f"Labels must be at least 0, or {UNKNOWN} for unknown ones; got {int(labels.min())}.")
+        return labels.long()
 
     def why_unusable(self, targets: Tensor) -> str:
         if self.num_classes is None or int(targets.max()) < self.num_classes:
@@ -181,10 +188,7 @@ class Classification(Task):
         return (output if isinstance(output, Tensor) else inspect(model).logits(output)).float()
 
     def check_prediction(self, prediction: Tensor, reference: Tensor, name: str) -> None:
-        if not bool(prediction.isfinite().all()):
-            raise ValueError(
-                f"{name}: the model's outputs are NaN or infinite on these images. Check its weights and precision."
-            )
+        check_finite(prediction, name)
         if prediction.shape != reference.shape:
             raise ValueError(
                 f"{name} predicts {prediction.shape[1]} classes, but the unreduced model {reference.shape[1]}."
@@ -193,6 +197,11 @@ class Classification(Task):
     def loss(self, prediction: Tensor, targets: Tensor) -> Tensor:
         smoothing = self.smoothing if targets.dim() == 1 else 0.0  # soft labels are smoothed already
         return cross_entropy(prediction.float(), targets, label_smoothing=smoothing)
+
+    def imitation_loss(self, prediction: Tensor, teacher: Tensor) -> Tensor:
+        """KL(teacher || prediction), averaged over images."""
+        ours, theirs = log_softmax(prediction.float(), dim=-1), log_softmax(teacher.float(), dim=-1)
+        return kl_div(ours, theirs, reduction="batchmean", log_target=True)
 
     def metrics(self) -> ClassificationMetrics:
         return ClassificationMetrics()
@@ -210,6 +219,21 @@ class Classification(Task):
         canvas.rectangle(canvas.textbbox((2, 2), text), fill="white")
         canvas.text((2, 2), text, fill="black")
         return drawn
+
+
+def _check_one_class_each(data: ImageData | StreamedData) -> None:
+    if isinstance(data, InstanceData):
+        raise DataError(
+            f"{data.pictures.name(0)} has several objects and no class of its own, so it cannot be classified. "
+            "Use these data with --task detection, pose or segmentation."
+        )
+
+
+def _wrong_shape(shape: tuple[int, ...], count: int) -> str:
+    if len(shape) == 1:
+        return f"There are {shape[0]} labels for a batch of {count} images. Pass one label for each image."
+    advice = " Turn one-hot labels or probabilities into indices: labels.argmax(dim=1)." if len(shape) == 2 else ""
+    return f"Labels must be integers of shape ({count},), one for each image; got shape {shape}.{advice}"
 
 
 def correct(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:

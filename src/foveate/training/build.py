@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin, parse_flag_from_env
 from accelerate.utils import is_torch_xla_available as has_tpu
-from timm.optim import create_optimizer_v2, list_optimizers, param_groups_layer_decay, param_groups_weight_decay
-from timm.scheduler import CosineLRScheduler
+from timm.optim import create_optimizer_v2, param_groups_layer_decay, param_groups_weight_decay
 from torch import nn, optim
 
 import foveate as fv
@@ -20,18 +18,16 @@ from foveate.adapters import inspect, reducer_of
 from foveate.data import DataError, ImageData, StreamedData
 from foveate.data.labels import read_class_names
 from foveate.methods.options import build as build_method
-from foveate.models.by_name import brings_architecture, class_options, comes_trained, load_with_report
+from foveate.models.by_name import class_options, comes_trained, load_with_report
 from foveate.reductions import Reduction
 from foveate.schedules import PlanError, Schedule
 from foveate.schedules_text import make_schedule
-from foveate.tasks import Task, find_task
+from foveate.tasks import Task, find_task, read_options
 from foveate.training.config import (
     DataSection,
-    ModelSection,
     ObjectiveSection,
     OptimizerSection,
     ReductionSection,
-    ScheduleSection,
     TrainConfig,
 )
 from foveate.training.distill import Distill
@@ -77,6 +73,7 @@ def open_both(section: DataSection) -> tuple[Data, Data | None]:
     }
     options: dict[str, Any] = {name: value for name, value in given.items() if value}
     options |= {"download": True} if section.download else {}
+    options |= task_options(section)
     train = find_task(section.task).open(section.source, section.train, **options)
     if section.labels and not train.labeled:
         raise DataError(
@@ -92,6 +89,12 @@ def open_both(section: DataSection) -> tuple[Data, Data | None]:
     return train, val
 
 
+def task_options(section: DataSection) -> dict[str, Any]:
+    """The task's own options as an argument of ``Task.open``; empty if there are none."""
+    own = read_options(find_task(section.task), section.options)
+    return {"own": own} if own else {}
+
+
 def _validation_data(section: DataSection, train: Data, options: dict[str, Any]) -> Data:
     """Open the validation data with the classes of the training data, so that labels mean the same."""
     same: dict[str, Any] = {"classes": train.classes} if train.classes else {"num_classes": train.num_classes}
@@ -104,7 +107,8 @@ def build_task(config: TrainConfig, data: Data) -> Task:
     task = find_task(config.data.task)
     if config.objective.kind == "distill":
         return task()
-    return task.for_data(data, smoothing=config.objective.smoothing)
+    own = read_options(task, config.data.options)
+    return task.for_data(data, smoothing=config.objective.smoothing, **own)
 
 
 def build_model(config: TrainConfig, task: Task) -> tuple[nn.Module, bool]:
@@ -114,9 +118,6 @@ def build_model(config: TrainConfig, task: Task) -> tuple[nn.Module, bool]:
         The model, and whether its classifier is new while the rest is pretrained.
     """
     section, num_classes = config.model, task.num_classes
-    if not section.name:
-        raise ValueError("No model given. Set --model, e.g. --model deit_small_patch16_224.")
-    check_start(section)
     pretrained = section.pretrained and not section.weights  # a file of weights takes precedence over the library's
     options = section.options | class_options(section.name, num_classes, pretrained)
     model, untrained = load_with_report(
@@ -141,19 +142,6 @@ def check_own_teacher(section: ObjectiveSection, new_classifier: bool) -> None:
             "predictions as targets. Train the classifier first (foveate train linear-probe), keep the model's own "
             f"(data.classes=FILE), or turn the targets off: --set objective.{name}=0."
         )
-
-
-def check_start(section: ModelSection) -> None:
-    """Raise a ValueError for settings that a saved or pretrained model would ignore."""
-    if not brings_architecture(section.name):
-        return
-    if section.options:
-        raise ValueError(
-            f"{section.name} has a fixed architecture that model.options={section.options} cannot change. "
-            "Leave them out: --set model.options={}."
-        )
-    if comes_trained(section.name, False, None) and not section.pretrained and not Path(section.name).is_dir():
-        raise ValueError(f"{section.name} always comes with its weights. Use --set model.pretrained=true.")
 
 
 def apply_reduction_(model: nn.Module, section: ReductionSection) -> None:
@@ -183,7 +171,10 @@ def reduction_from(section: ReductionSection) -> Reduction | None:
         return None
     if section.warms_up and not section.keep_rate:
         raise ValueError("reduction.warmup_start and warmup_epochs need reduction.keep_rate, which is not set.")
-    return Reduction(build_method(section.method, section.options), schedule, section.exact_last_block, unit_qk)
+    method: Any = build_method(section.method, section.options)
+    span: Any = section.merge_unmerge or None
+    positions: Any = section.positions or None
+    return Reduction(method, schedule, section.exact_last_block, unit_qk, section.output or None, span, positions)
 
 
 def schedule_of(section: ReductionSection) -> Schedule | None:
@@ -210,7 +201,10 @@ def warm_keep_rate(section: ReductionSection, epoch: float) -> float:
 
 def check_warm_up(config: TrainConfig, epoch_steps: int) -> None:
     """Raise a ValueError if the run ends before the keep rate is reached: the model would keep too many tokens."""
-    section, epochs = config.reduction, float(config.schedule.epochs * config.schedule.cycles)
+    section, schedule = config.reduction, config.schedule
+    epochs = float(schedule.epochs * schedule.cycles)
+    if schedule.steps:
+        epochs = schedule.steps * schedule.cycles / epoch_steps
     if config.run.steps:
         epochs = min(epochs, config.run.steps / epoch_steps)
     reached = section.warmup_start + section.warmup_epochs
@@ -225,8 +219,6 @@ def build_objective(config: TrainConfig, model: nn.Module, task: Task) -> Object
     """Build the objective, with its teacher if it has one."""
     section = config.objective
     if section.kind == "distill":
-        if not section.teacher:
-            raise ValueError("Distillation needs a teacher, e.g. --set objective.teacher=vit_large_patch14_dinov2.")
         pretrained = not section.teacher_weights
         teacher, untrained = load_with_report(
             section.teacher, pretrained=pretrained, weights=section.teacher_weights, options=section.teacher_options
@@ -276,14 +268,7 @@ def build_optimizer(section: OptimizerSection, objective: Objective, batch_size:
     if not groups:
         raise ValueError("Every parameter is frozen; there is nothing to train.")
     betas: dict[str, Any] = {"betas": section.betas} if section.betas else {}
-    try:
-        return create_optimizer_v2(groups, opt=section.name, lr=lr, **betas)
-    except ValueError as error:
-        if section.name in list_optimizers():
-            raise
-        close = difflib.get_close_matches(section.name, map(str, list_optimizers()), n=3)
-        hint = f" Did you mean {' or '.join(close)}?" if close else ""
-        raise ValueError(f"optimizer.name={section.name}: {error}.{hint}") from error
+    return create_optimizer_v2(groups, opt=section.name, lr=lr, **betas)
 
 
 def _with_decay(group: dict[str, Any], decay: float) -> list[dict[str, Any]]:
@@ -292,22 +277,3 @@ def _with_decay(group: dict[str, Any], decay: float) -> list[dict[str, Any]]:
         return [group]
     matrices, rest = ([p for p in group["params"] if (p.dim() > 1) == wanted] for wanted in (True, False))
     return [{**group, "params": matrices, "weight_decay": decay}, {**group, "params": rest, "weight_decay": 0.0}]
-
-
-def build_lr_scheduler(section: ScheduleSection, optimizer: optim.Optimizer, epoch_steps: int) -> CosineLRScheduler:
-    """Build the learning-rate schedule of one cycle, updated per step."""
-    if section.epochs < 1 or section.cycles < 1:
-        raise ValueError(f"schedule.epochs and cycles must be at least 1, got {section.epochs} and {section.cycles}.")
-    if not 0 <= section.warmup_epochs < section.epochs:
-        raise ValueError(
-            f"schedule.warmup_epochs={section.warmup_epochs} must be at least 0 and below the {section.epochs} epochs. "
-            "Turn the warmup off with --set schedule.warmup_epochs=0."
-        )
-    return CosineLRScheduler(
-        optimizer,
-        t_initial=section.epochs * epoch_steps,
-        lr_min=section.min_lr,
-        warmup_t=round(section.warmup_epochs * epoch_steps),
-        warmup_lr_init=section.warmup_lr,
-        t_in_epochs=False,
-    )

@@ -11,19 +11,25 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn, optim
 
-from foveate.files import TEMPORARY, force_to_disk, write_tensors
+from foveate.files import force_to_disk, parse_json, remove_left_over, write_tensors
+from foveate.methods.validation import shown_error
 
 FORMAT, OLD_FORMATS = "foveate-checkpoint-3", ("foveate-checkpoint-1", "foveate-checkpoint-2")
 CURRENT, PREVIOUS = "checkpoint.safetensors", "checkpoint-previous.safetensors"
+GROUPS = {"model": "objective", "moving average": "ema"}
+"""The group of tensors that holds a part of a run."""
 
 
 @dataclass(frozen=True)
@@ -40,20 +46,18 @@ def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
     flat = {f"{group}/{name}": t.detach() for group, named in checkpoint.tensors.items() for name, t in named.items()}
     flat = {name: tensor.cpu().contiguous().clone() for name, tensor in flat.items()}
     values = json.dumps(checkpoint.values)
-    header = {"format": FORMAT, "values": values, "checksum": _checksum(flat, values)}
+    header = {"format": FORMAT, "values": values, "checksum": checksum_of(flat, values)}
     new = directory / f".{CURRENT}.new"
     write_tensors(new, flat, header)
     if current.exists():
         current.replace(directory / PREVIOUS)
     new.replace(current)
     force_to_disk(directory)
-    for left_over in directory.iterdir():
-        if TEMPORARY.fullmatch(left_over.name) and CURRENT in left_over.name:
-            left_over.unlink(missing_ok=True)
+    remove_left_over(directory, f".*{re.escape(CURRENT)}.*")
     return current
 
 
-def _checksum(tensors: dict[str, Tensor], values: str) -> str:
+def checksum_of(tensors: dict[str, Tensor], values: str) -> str:
     """Of every name, shape and byte, and of the plain values."""
     digest = hashlib.blake2b(values.encode(), digest_size=16)
     for name, tensor in sorted(tensors.items()):
@@ -90,6 +94,18 @@ class DamagedCheckpoint(ValueError):
     """A checkpoint that is not what was written."""
 
 
+@contextmanager
+def whole(path: Path) -> Iterator[None]:
+    """Raise ``DamagedCheckpoint`` for anything in the checkpoint at ``path`` that a run does not expect."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise DamagedCheckpoint(
+            f"{path} does not hold what this run needs: {type(error).__name__}: {shown_error(error)} "
+            "Start again in another directory."
+        ) from error
+
+
 def read_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint that ``write_checkpoint`` wrote.
 
@@ -105,13 +121,32 @@ def read_checkpoint(path: Path) -> Checkpoint:
     except (SafetensorError, OSError) as error:
         raise DamagedCheckpoint(f"{path} is truncated or not a checkpoint of foveate train ({error}).") from error
     values = header.get("values", "")
-    if header.get("checksum") != _checksum(flat, values):
+    if header.get("checksum") != checksum_of(flat, values):
         raise DamagedCheckpoint(f"{path} is damaged: its checksum does not fit its content.")
     tensors: dict[str, dict[str, Tensor]] = {}
     for name, tensor in flat.items():
         group, _, key = name.partition("/")
         tensors.setdefault(group, {})[key] = tensor
-    return Checkpoint(tensors, json.loads(values))
+    return Checkpoint(tensors, _plain_values(values, path))
+
+
+def _plain_values(text: str, path: Path) -> dict[str, Any]:
+    try:
+        values = parse_json(text, path)
+    except ValueError as error:
+        raise DamagedCheckpoint(f"A part of {error}") from error
+    if not isinstance(values, dict):
+        raise DamagedCheckpoint(f"{path} is damaged: it holds no values by name.")
+    return values
+
+
+def read_values(path: Path) -> dict[str, Any] | None:
+    """The plain values of a checkpoint, without its tensors and unverified; None if they cannot be read."""
+    try:
+        with safe_open(path, "pt") as file:
+            return _plain_values((file.metadata() or {}).get("values", ""), path)
+    except (SafetensorError, OSError, ValueError):
+        return None
 
 
 def _check_format(header: dict[str, str], path: Path) -> None:
@@ -152,7 +187,17 @@ def join_optimizer(tensors: dict[str, Tensor], values: dict[str, Any]) -> dict[s
     return {"state": state, "param_groups": groups}
 
 
-def load_strictly(module: torch.nn.Module, tensors: dict[str, Tensor], what: str) -> None:
+def restore_(parts: Mapping[str, nn.Module | None], optimizer: optim.Optimizer, scaler: Any, found: Checkpoint) -> None:
+    """Load the tensors of a checkpoint into the modules, the optimizer and the gradient scaler of a run."""
+    for what, module in parts.items():
+        if module is not None:
+            load_strictly(module, found.tensors[GROUPS[what]], what)
+    optimizer.load_state_dict(join_optimizer(found.tensors.get("optimizer", {}), found.values["optimizer"]))
+    if scaler is not None and found.values["scaler"]:
+        scaler.load_state_dict(found.values["scaler"])
+
+
+def load_strictly(module: nn.Module, tensors: dict[str, Tensor], what: str) -> None:
     """Load ``tensors`` into ``module``.
 
     Raises:

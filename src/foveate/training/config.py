@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Literal
 
+from foveate.evaluation.plain_data import checked_value, type_in_words
 from foveate.tasks import Augmentation
-from foveate.training.config_values import checked_value, type_in_words, value_from_text
+from foveate.training.config_values import value_from_text
 from foveate.training.renamed import current_name, current_names
 
 Options = dict[str, Any]
@@ -60,6 +61,12 @@ class ReductionSection:
     exact_last_block: bool = False
     unit_qk: Literal["", "fixed", "learned"] = ""
     """Attend over queries and keys of unit length, with a fixed or a learned scale; empty for plain attention."""
+    output: Literal["", "tokens", "grid", "grid-residual", "grid-attention"] = ""
+    """What leaves the encoder; empty for what the model needs."""
+    merge_unmerge: tuple[int, ...] = ()
+    """First and last block of the range that reduces; empty for all blocks."""
+    positions: Literal["", "representative", "mean"] = ""
+    """Position of a merged token, in models with rotary positions; empty for the model's default."""
     warmup_start: float = 0.0
     """Epoch at which the keep rate starts to fall from 1."""
     warmup_epochs: float = 0.0
@@ -103,6 +110,10 @@ class DataSection:
     """Whether a class may have no images."""
     classes: str = ""
     """A file with the names of the model's classes, in its order. The data may lack some; the classifier is kept."""
+    eval_batch_size: int = 0
+    """Images per batch in evaluation; 0 for ``batch_size``. Images of different sizes need 1."""
+    options: Options = field(default_factory=dict)
+    """Options of the task, such as ``ignore`` and ``inference`` of segmentation."""
 
 
 @dataclass(frozen=True)
@@ -130,14 +141,26 @@ class OptimizerSection:
 
 @dataclass(frozen=True)
 class ScheduleSection:
-    """Cosine learning-rate schedule with warmup, updated every step."""
+    """Learning-rate schedule with linear warmup, updated every step."""
 
+    kind: Literal["cosine", "poly", "step"] = "cosine"
+    """Cosine; polynomial, lr x (1 - done) ** power; or a factor ``gamma`` at each of ``milestones``."""
     epochs: int = 300
+    steps: int = 0
+    """Length of the run in steps instead of epochs, as segmentation counts (80k iterations); 0 uses ``epochs``."""
     warmup_epochs: float = 5.0
+    warmup_steps: int = 0
+    """Length of the warmup in steps, instead of ``warmup_epochs``, which then has to be 0."""
     warmup_lr: float = 1e-6
     min_lr: float = 1e-5
     cycles: int = 1
     """How often the whole schedule runs, warmup included."""
+    power: float = 1.0
+    """poly: the exponent."""
+    milestones: tuple[float, ...] = ()
+    """step: epochs after which the rate falls, or steps if ``steps`` is set."""
+    gamma: float = 0.1
+    """step: the factor."""
 
 
 @dataclass(frozen=True)
@@ -191,6 +214,9 @@ USED_BY = {
 RULES: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
     (("run.eval_epochs", "data.batch_size", "optimizer.accumulate"), "at least 1", lambda v: v >= 1),
     (("schedule.epochs", "schedule.cycles"), "at least 1", lambda v: v >= 1),
+    (("schedule.steps", "schedule.warmup_steps", "data.eval_batch_size"), "at least 0", lambda v: v >= 0),
+    (("schedule.power", "schedule.gamma"), "above 0", lambda v: v > 0),
+    (("schedule.milestones",), "rising and above 0", lambda v: all(a < b for a, b in zip((0, *v), v, strict=False))),
     (("run.steps", "run.checkpoint_steps", "optimizer.clip_norm"), "at least 0", lambda v: v >= 0),
     (("optimizer.weight_decay", "optimizer.lr_batch"), "at least 0", lambda v: v >= 0),
     (("augmentation.mixup", "augmentation.cutmix"), "at least 0", lambda v: v >= 0),
@@ -296,21 +322,17 @@ def override(config: TrainConfig, changes: Sequence[str]) -> TrainConfig:
     """Return ``config`` with values changed by command-line texts, e.g. ``optimizer.lr=1e-3``."""
     for change in changes:
         path, equals, text = change.partition("=")
-        path = current_name(path.strip())
-        section, dot, name = path.partition(".")
-        if not equals or not dot:
+        if not equals or "." not in path:
             raise ValueError(f"Write a change as section.name=value, e.g. optimizer.lr=1e-3; got {change!r}.")
-        inner = getattr(config, _known(section, _sections(), "section"))
-        name, _, key = name.partition(".")
-        kind = _field_type(type(inner), name, section)
+        path = current_name(path.strip())
+        section, name, key = (*path.split(".", 2), "")[:3]
+        kind = _value_type(section, name)
         if key and (typing.get_origin(kind) is not dict or "." in key):
             raise ValueError(f"{path} has too many parts: {section}.{name} takes {type_in_words(kind)}.")
         value = value_from_text(text.strip(), dict if key else kind, path)
         if key:  # an entry of a section's own options, model.options.drop_path_rate=0.1
-            value = getattr(inner, name) | {key: value}
-        config = dataclasses.replace(
-            config, **{section: dataclasses.replace(inner, **{name: checked_value(value, kind, path)})}
-        )
+            value = getattr(getattr(config, section), name) | {key: value}
+        config = _replaced(config, section, name, checked_value(value, kind, path))
     return config
 
 
@@ -321,25 +343,23 @@ def set_values(config: TrainConfig, values: Mapping[str, Any]) -> TrainConfig:
         section, dot, name = path.partition(".")
         if not dot:
             raise ValueError(f"Name a value as section.name, e.g. optimizer.lr; got {path!r}.")
-        inner = getattr(config, _known(section, _sections(), "section"))
-        kind = _field_type(type(inner), name, section)
-        config = dataclasses.replace(
-            config, **{section: dataclasses.replace(inner, **{name: checked_value(value, kind, path)})}
-        )
+        config = _replaced(config, section, name, checked_value(value, _value_type(section, name), path))
     return config
 
 
+def _replaced(config: TrainConfig, section: str, name: str, value: Any) -> TrainConfig:
+    return dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **{name: value})})
+
+
+def _value_type(section: str, name: str) -> Any:
+    sections = [f.name for f in dataclasses.fields(TrainConfig) if f.name not in ("source", "description")]
+    owner = typing.get_type_hints(TrainConfig)[_known(section, sections, "section")]
+    return _field_type(owner, name, section)
+
+
 def _read_section(section: type, data: Mapping[str, Any], where: str) -> Any:
-    return section(
-        **{
-            name: checked_value(value, _field_type(section, name, where), f"{where}.{name}")
-            for name, value in data.items()
-        }
-    )
-
-
-def _sections() -> list[str]:
-    return [f.name for f in dataclasses.fields(TrainConfig) if f.name not in ("source", "description")]
+    types = {name: _field_type(section, name, where) for name in data}
+    return section(**{name: checked_value(value, types[name], f"{where}.{name}") for name, value in data.items()})
 
 
 def _field_type(owner: type, name: str, where: str) -> Any:

@@ -1,38 +1,12 @@
-"""Values of a configuration: their types, and how a command line writes them."""
+"""Values of a configuration as a command line writes them."""
 
 from __future__ import annotations
 
-import json
-import math
 import typing
-from collections.abc import Mapping
 from typing import Any, Literal
 
-
-def checked_value(value: Any, kind: Any, where: str) -> Any:
-    """Return ``value`` as type ``kind``, or raise a ValueError that names what is accepted."""
-    if typing.get_origin(kind) is Literal:
-        if value in typing.get_args(kind):
-            return value
-        raise ValueError(f"{where} must be one of {', '.join(typing.get_args(kind))}; got {value!r}.")
-    if typing.get_origin(kind) is tuple and isinstance(value, (list, tuple)):
-        return tuple(checked_value(item, typing.get_args(kind)[0], where) for item in value)
-    if typing.get_origin(kind) is dict and isinstance(value, Mapping):
-        inner = typing.get_args(kind)[1]
-        return {
-            key: item if inner is Any else checked_value(item, inner, f"{where}.{key}") for key, item in value.items()
-        }
-    if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    if kind in (str, int, bool) and isinstance(value, kind) and isinstance(value, bool) == (kind is bool):
-        return value
-    raise ValueError(f"{where} takes {type_in_words(kind)}; got {value!r}.")
-
-
-def type_in_words(kind: Any) -> str:
-    words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-    origin = typing.get_origin(kind)
-    return words.get(kind) or {tuple: "a list", dict: "a table of values"}.get(origin, str(kind))
+from foveate.evaluation.plain_data import type_in_words
+from foveate.files import parse_json
 
 
 def value_from_text(text: str, kind: Any, where: str) -> Any:
@@ -44,8 +18,10 @@ def value_from_text(text: str, kind: Any, where: str) -> Any:
     if typing.get_origin(kind) is tuple and not text.startswith("["):
         text = f"[{text}]"
     try:
-        return json.loads(text.lower() if text in ("True", "False") else text)
-    except json.JSONDecodeError:
+        return parse_json(text.lower() if text in ("True", "False") else text, where)
+    except ValueError as error:
+        if isinstance(error.__cause__, RecursionError):
+            raise
         if kind is dict:
             return text  # an option's text needs no quotes
         if numbers := _numbers(text, kind):

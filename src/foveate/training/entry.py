@@ -10,12 +10,13 @@ from typing import Any
 
 from foveate.evaluation.progress import Progress
 from foveate.evaluation.timing import check_progress
-from foveate.files import exclusive_lock
-from foveate.methods.validation import shown
-from foveate.training.checkpoint import find_checkpoint
+from foveate.files import check_writable, exclusive_lock
+from foveate.methods.validation import check_type, shown
+from foveate.training.checkpoint import CURRENT, PREVIOUS, find_checkpoint, read_values
 from foveate.training.config import TrainConfig, override, set_values
 from foveate.training.loop import Run
 from foveate.training.recipe import read_recipe
+from foveate.training.same_run import check_same_run
 from foveate.training.state import Outcome
 from foveate.training.stopping import StopSignal
 
@@ -59,22 +60,14 @@ def train(
         FolderInUse: If another process trains in ``out``.
         Diverged: If loss or weights become NaN or infinite.
     """
-    if not isinstance(resume, bool):
-        raise TypeError(f"resume must be True or False, got {shown(resume)}.")
+    check_type(bool, "True or False", resume=resume)
     check_progress(progress)
-    if not isinstance(stop, StopSignal | None):
-        raise TypeError(f"stop must be a StopSignal, got {shown(stop)}.")
+    check_type(StopSignal | None, "a StopSignal", stop=stop)
     config = configured(recipe, model, data, overrides)
     directory = Path(out) if out is not None else Path("runs") / _name(recipe)
-    if directory.exists() and not directory.is_dir():
-        raise ValueError(f"{directory} is a file, not a directory. Choose another directory with --out.")
-    if not resume and find_checkpoint(directory) is not None:
-        raise ValueError(
-            f"{directory} already holds a run. Resume it with --resume (resume=True in Python), or choose another "
-            "directory with --out."
-        )
+    _check_directory(directory, config, resume)
     run = Run(config, directory, progress, curves=True)
-    _make(directory)
+    directory.mkdir(parents=True, exist_ok=True)
     lock = exclusive_lock(directory, "foveate train") if run.accelerator.is_main_process else nullcontext()
     with lock:
         run.log.info(f"Training on {run.accelerator.device.type}, processes: {run.world}.")
@@ -86,14 +79,22 @@ def train(
             return run.train(stop)
 
 
-def _make(directory: Path) -> None:
-    """Make the directory before anything is logged or trained."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
+def _check_directory(directory: Path, config: TrainConfig, resume: bool) -> None:
+    """Raise a ValueError if the run cannot be written, or be resumed, there."""
+    if directory.exists() and not directory.is_dir():
+        raise ValueError(f"{directory} is a file, not a directory. Choose another directory with --out.")
+    kept = find_checkpoint(directory)
+    if kept is not None and not resume:
         raise ValueError(
-            f"{directory} cannot be written: {error.strerror}. Choose another directory with --out."
-        ) from error
+            f"{directory} already holds a run. Resume it with --resume (resume=True in Python), or choose another "
+            "directory with --out."
+        )
+    for path in (directory / CURRENT, directory / PREVIOUS):
+        if path.is_dir():
+            raise ValueError(f"{path} is a directory, where a checkpoint is written. Remove it.")
+    check_writable(directory)
+    if kept is not None and (values := read_values(kept)) is not None:
+        check_same_run(values.get("config"), config)
 
 
 def configured(
@@ -103,15 +104,10 @@ def configured(
     overrides: Overrides = (),
 ) -> TrainConfig:
     """Return the configuration of a recipe with changed values."""
-    for name, value in (("model", model), ("data", data)):
-        if value is not None and not isinstance(value, str | PathLike):
-            raise TypeError(
-                f"{name} must be a name or a path, so that the run can be resumed; got {type(value).__name__}."
-            )
+    check_type(str | PathLike | None, "a name or a path, so that the run can be resumed", model=model, data=data)
     if isinstance(overrides, str) or not isinstance(overrides, Mapping | Sequence):
         raise TypeError(f"overrides must be values by name, such as {{'optimizer.lr': 1e-3}}; got {shown(overrides)}.")
-    if not isinstance(recipe, str | PathLike | TrainConfig):
-        raise TypeError(f"recipe must be a name, a path or a TrainConfig; got {shown(recipe)}.")
+    check_type(str | PathLike | TrainConfig, "a name, a path or a TrainConfig", recipe=recipe)
     changes = {"model.name": _text(model), "data.source": _text(data)}
     given = {name: value for name, value in changes.items() if value is not None}
     if not isinstance(recipe, TrainConfig):  # a recipe may have values for this model

@@ -25,9 +25,9 @@ from foveate.evaluation.progress import Progress
 from foveate.evaluation.side_by_side import evaluate, over_processes
 from foveate.files import write_text
 from foveate.tasks.base import chunk, to_device
+from foveate.tasks.options import write_task
 from foveate.training.build import (
     build_accelerator,
-    build_lr_scheduler,
     build_model,
     build_objective,
     build_optimizer,
@@ -40,18 +40,20 @@ from foveate.training.build import (
 from foveate.training.checkpoint import (
     Checkpoint,
     find_checkpoint,
-    join_optimizer,
-    load_strictly,
     read_newest_checkpoint,
+    restore_,
     split_optimizer,
+    whole,
     write_checkpoint,
 )
 from foveate.training.config import TrainConfig
 from foveate.training.freezing import train_mode_
+from foveate.training.learning_rate import build_lr_scheduler, cycle_steps, last_step, run_epochs
+from foveate.training.local_checks import check_local
 from foveate.training.objectives import Moment, Objective
 from foveate.training.run_log import RunLog
 from foveate.training.same_run import check_same_run, check_same_things
-from foveate.training.state import Diverged, Outcome, State
+from foveate.training.state import Diverged, Outcome, State, read_state
 from foveate.training.stopping import StopSignal
 
 LOSSES_EVERY = 10
@@ -71,7 +73,7 @@ class Run:
     def __init__(
         self, config: TrainConfig, directory: Path, progress: Progress | None = None, curves: bool = False
     ) -> None:
-        config.check()
+        check_local(config)
         self.config, self.directory = config, directory
         self.accelerator = build_accelerator(config.optimizer.precision)
         self.rank, self.world = self.accelerator.process_index, self.accelerator.num_processes
@@ -80,6 +82,8 @@ class Run:
         with self.accelerator.local_main_process_first():  # downloads happen once per machine
             train_data, val_data = open_both(config.data)
         self.task = build_task(config, train_data)
+        self.mixup = self.task.batch_transform(config.augmentation)
+        self._check_parts()
         model, new_classifier = build_model(config, self.task)
         check_own_teacher(config.objective, new_classifier)
         self.objective: Objective = build_objective(config, model, self.task)
@@ -90,8 +94,8 @@ class Run:
         self.val_loader = None if val_data is None else self._loader(val_data, evaluation, train=False)
         self.classes = list(train_data.classes or ()) if self.task.num_classes is not None else []
         self.identity = self._identify()
-        self.mixup = self.task.batch_transform(config.augmentation)
         self.optimizer = build_optimizer(config.optimizer, self.objective, config.data.batch_size)
+        self.steps = last_step(config, len(self.train_loader))
         self.lr_scheduler = build_lr_scheduler(config.schedule, self.optimizer, len(self.train_loader))
         self.objective.to(self.accelerator.device)
         ema = config.optimizer.ema
@@ -99,7 +103,6 @@ class Run:
         self.prepared, self.prepared_optimizer = self.accelerator.prepare(self.objective, self.optimizer)
         self.state = State()
         self._losses: dict[str, Tensor] = {}
-        self._check_parts()
         if self._warms_up():
             check_warm_up(config, len(self.train_loader))
 
@@ -118,7 +121,7 @@ class Run:
         return Loader(
             data,
             transform,
-            section.batch_size,
+            section.batch_size if train else section.eval_batch_size or section.batch_size,
             seed=self.config.run.seed,
             train=train,
             workers=section.workers,
@@ -148,11 +151,11 @@ class Run:
         if self.accelerator.is_main_process:
             self.directory.mkdir(parents=True, exist_ok=True)
             write_text(self.directory / "config.json", json.dumps(self.config.as_dict(), indent=2) + "\n")
+            self._write_log()  # of a resumed run, whose log may be older than its checkpoint
         self.accelerator.wait_for_everyone()
-        epochs = self.config.schedule.epochs * self.config.schedule.cycles
+        epochs = run_epochs(self.config.schedule, len(self.train_loader))
         last_saved = time.monotonic()
-        steps = min(epochs * len(self.train_loader), self.config.run.steps or math.inf)
-        with self.log.running(self.directory, self.state.step, int(steps)):
+        with self.log.running(self.directory, self.state.step, self.steps):
             while self.state.epoch < epochs and not self._enough():
                 for batch in self._batches():
                     self._step(batch)
@@ -170,7 +173,7 @@ class Run:
             return self._finish()
 
     def _enough(self) -> bool:
-        return 0 < self.config.run.steps <= self.state.step
+        return self.state.step >= self.steps
 
     def _due(self, last_saved: float) -> bool:
         steps, seconds = self.config.run.checkpoint_steps, 60 * self.config.run.checkpoint_minutes
@@ -213,7 +216,7 @@ class Run:
 
     def _set_time(self, moment: Moment) -> None:
         """Update what changes over time: learning rate, keep rate, and the objective."""
-        self.lr_scheduler.step_update(moment.step % (self.config.schedule.epochs * len(self.train_loader)))
+        self.lr_scheduler.step_update(moment.step % cycle_steps(self.config.schedule, len(self.train_loader)))
         self._set_keep_rate(moment)
         self.objective.before_step(moment)
 
@@ -332,6 +335,7 @@ class Run:
             fv.save(self.objective.model if self.ema is None else self.ema.module, self.directory / name)
             if self.classes:
                 write_text(self.directory / name / CLASSES_FILE, json.dumps(self.classes, indent=0))
+            write_task(self.directory / name, self.config.data.task, self.config.data.options)
 
     def save(self) -> None:
         """Write a checkpoint and the log, in the main process; raise ``Diverged`` if loss or weights are not finite."""
@@ -341,9 +345,11 @@ class Run:
             raise self._diverged("Weights became NaN or infinite")
         if self.accelerator.is_main_process:
             write_checkpoint(self.directory, self._checkpoint())
-            lines = "".join(json.dumps(line) + "\n" for line in self.state.history)
-            write_text(self.directory / "log.jsonl", lines)
+            self._write_log()
         self.accelerator.wait_for_everyone()
+
+    def _write_log(self) -> None:
+        write_text(self.directory / "log.jsonl", "".join(json.dumps(line) + "\n" for line in self.state.history))
 
     def _checkpoint(self) -> Checkpoint:
         tensors, groups = split_optimizer(self.optimizer.state_dict())
@@ -361,16 +367,13 @@ class Run:
         self._check_everyone_found(None if newest is None else newest[0])
         if newest is None:
             return False
-        found = newest[1]
-        check_same_run(found.values["config"], self.config)
-        check_same_things(found.values["identity"], self.identity)
-        load_strictly(self.objective, found.tensors["objective"], "model")
-        if self.ema is not None:
-            load_strictly(self.ema.module, found.tensors["ema"], "moving average")
-        self.optimizer.load_state_dict(join_optimizer(found.tensors.get("optimizer", {}), found.values["optimizer"]))
-        if self.accelerator.scaler is not None and found.values["scaler"]:
-            self.accelerator.scaler.load_state_dict(found.values["scaler"])
-        self.state = State(**found.values["state"])
+        path, found = newest
+        check_same_run(found.values.get("config"), self.config)
+        check_same_things(found.values.get("identity"), self.identity)
+        with whole(path):
+            parts = {"model": self.objective, "moving average": self.ema and self.ema.module}
+            restore_(parts, self.optimizer, self.accelerator.scaler, found)
+            self.state = read_state(found.values["state"], len(self.train_loader))
         device = self.accelerator.device
         self._losses = {n: torch.tensor(v, dtype=torch.float64, device=device) for n, v in self.state.sums.items()}
         self._set_keep_rate(self._now())

@@ -95,18 +95,17 @@ class Classify(Objective):
             raise ValueError(
                 "Distillation (kl) needs a teacher. Pass teacher=initial_teacher(model), or set the weight to 0."
             )
-        self._teacher = (
-            None if teacher is None else teacher.eval().requires_grad_(False),
-        )  # a tuple hides it from state_dict
+        frozen = None if teacher is None else teacher.eval().requires_grad_(False)
+        self._teacher = (frozen,)  # a tuple hides it from state_dict
 
     def forward(self, images: Tensor, targets: Any) -> Losses:
+        if not self.kl:
+            return self.task.losses(self.model, images, targets)
         prediction = self.predict(self.model, images)
-        losses = {"loss": self.task.loss(prediction, targets)}
-        if self.kl:
-            with torch.no_grad():
-                theirs = self.predict(self.teacher(images.device), images)
-            losses["kl"] = self.kl * prediction_loss(prediction, theirs)
-        return losses
+        with torch.no_grad():
+            theirs = self.predict(self.teacher(images.device), images)
+        divergence = self.kl * self.task.imitation_loss(prediction, theirs)
+        return {"loss": self.task.loss(prediction, targets), "kl": divergence}
 
     def predict(self, model: nn.Module, images: Tensor) -> Any:
         return self.task.predict(model, images)

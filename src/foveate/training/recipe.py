@@ -42,9 +42,8 @@ class Recipe:
 
     def config_for(self, model: str = "") -> TrainConfig:
         """Return the configuration for ``model``; default: the recipe's model."""
-        architecture = (model or self.config.model.name).partition(".")[
-            0
-        ]  # timm appends the name of the weights after a dot
+        # timm appends the name of the weights after a dot
+        architecture = (model or self.config.model.name).partition(".")[0]
         config = self.variants.get(architecture, self.config)
         if not model:
             return config

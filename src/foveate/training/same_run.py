@@ -6,6 +6,7 @@ from typing import Any
 
 from foveate.training.config import TrainConfig
 
+MISSING = object()
 FREE_TO_CHANGE = {
     *("run.checkpoint_minutes", "run.checkpoint_steps", "run.steps"),
     *("data.workers", "data.max_broken", "data.source"),
@@ -13,15 +14,15 @@ FREE_TO_CHANGE = {
 """Values that may differ between a run and its resumption: they do not change the result."""
 
 
-def check_same_run(saved: dict[str, Any], config: TrainConfig) -> None:
+def check_same_run(saved: Any, config: TrainConfig) -> None:
     """Raise a ValueError if a value that changes the result differs from the saved run."""
     now = config.as_dict()
     differing = []
     for section, values in now.items():
-        old = saved.get(section)
         if not isinstance(values, dict):
             continue
-        differing += [f"{section}.{name}" for name, value in values.items() if not old or old.get(name) != value]
+        old = _table(_table(saved).get(section))
+        differing += [f"{section}.{name}" for name, value in values.items() if old.get(name, MISSING) != value]
     differing = [path for path in differing if path not in FREE_TO_CHANGE]
     if differing:
         raise ValueError(
@@ -30,8 +31,13 @@ def check_same_run(saved: dict[str, Any], config: TrainConfig) -> None:
         )
 
 
-def check_same_things(saved: dict[str, Any], now: dict[str, Any]) -> None:
+def _table(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def check_same_things(saved: Any, now: dict[str, Any]) -> None:
     """Raise a ValueError if the data or the schedule changed behind the same configuration."""
+    saved = _table(saved)
     differing = [name for name in now if saved.get(name) != now[name]]
     if differing:
         changes = "; ".join(f"{name} {saved.get(name)} before, {now[name]} now" for name in differing)

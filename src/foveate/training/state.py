@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from foveate.evaluation.plain_data import checked_value, read_dataclass
+
 
 @dataclass
 class State:
@@ -22,6 +24,21 @@ class State:
     best: float | None = None
     broken: list[str] = field(default_factory=list)
     """Images that could not be read, up to the end of the last epoch."""
+
+
+def read_state(data: Any, epoch_steps: int) -> State:
+    """Return the state that a checkpoint holds.
+
+    Raises:
+        ValueError: If it is not the state of a run with this many steps in an epoch.
+    """
+    state = read_dataclass(State, data, "state")
+    if min(state.step, state.epoch, state.batch) < 0 or state.batch > epoch_steps:
+        raise ValueError(f"state.step={state.step}, epoch={state.epoch}, batch={state.batch} is no place in this run.")
+    for line in state.history:
+        for name in ("epoch", "step", "broken"):
+            checked_value(line.get(name), int, f"state.history.{name}")
+    return state
 
 
 @dataclass(frozen=True)

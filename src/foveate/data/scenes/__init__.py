@@ -19,7 +19,9 @@ from PIL import Image
 
 from foveate.data.images import DataError
 from foveate.data.labels import Request, declared_labels
+from foveate.data.scenes.drawn import DrawnScenes
 from foveate.data.scenes.draws import Draws
+from foveate.data.scenes.objects import ObjectScenes
 from foveate.data.scenes.painting import Canvas, background, clutter, coverage, grain, texture, turned
 from foveate.data.scenes.shapes import SHAPES
 from foveate.data.source import ImageData, image_data
@@ -53,7 +55,7 @@ def scene(index: int, *, split: str = "train", size: int = SIZE, seed: int = 0) 
     Raises:
         DataError: if an argument is out of range or there is no such split.
     """
-    _check(size, seed)
+    Scenes.check(size, seed)
     if index < 0:
         raise DataError(f"Scenes count from 0, got index={index}.")
     names = tuple(COUNTS)
@@ -83,53 +85,40 @@ def _object(draws: Draws, canvas: Canvas, label: int) -> NDArray[np.bool_]:
 
 
 @dataclass(frozen=True)
-class Scenes:
-    """The scenes of one split, by number. They are drawn on demand; nothing is stored."""
+class Scenes(DrawnScenes):
+    """Scenes with one object."""
 
     split: str = "train"
     count: int = COUNTS["train"]
     size: int = SIZE
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        _check(self.size, self.seed)
-        choose_split(self.split, COUNTS, "scenes:")
-        if self.count < 1:
-            raise DataError(f"scenes: count must be at least 1, got {self.count}.")
+    source, counts, smallest = "scenes:", COUNTS, SMALLEST
 
-    def __len__(self) -> int:
-        return self.count
-
-    def name(self, index: int) -> str:
-        return f"scenes:size={self.size},seed={self.seed}/{self.split}[{index}]"
-
-    def open(self, index: int) -> Image.Image:
-        return self.scene(index).image
+    def draw(self, index: int) -> Scene:
+        return scene(index, split=self.split, size=self.size, seed=self.seed)
 
     def mask(self, index: int) -> NDArray[np.bool_]:
         """Mask of the object of this scene."""
         return self.scene(index).mask
 
-    def scene(self, index: int) -> Scene:
-        if not 0 <= index < self.count:
-            raise IndexError(f"There are {self.count} scenes, got index {index}.")
-        return scene(index, split=self.split, size=self.size, seed=self.seed)
-
     def as_data(self, request: Request | None = None) -> ImageData:
-        """The scenes as data for a `Loader`."""
         labels = np.arange(self.count, dtype=np.int64) % len(KINDS)
         request = Request(self.split) if request is None else request
         return image_data(self, self.split, declared_labels(labels, KINDS, request, "scenes:"), "scenes:")
 
 
 def open_scenes(text: str, request: Request) -> ImageData:
-    """Open scenes with the options in ``text``: ``count=500,size=96,seed=1``, each of them optional."""
-    given = [_option(part) for part in text.split(",") if part.strip()]
+    """Open scenes with the options in ``text``: ``objects,count=500,size=96,seed=1``, each of them optional."""
+    first, _, rest = text.partition(",")
+    several = first.strip() == "objects"
+    given = [_option(part) for part in (rest if several else text).split(",") if part.strip()]
     options = dict(given)
     if len(options) < len(given):
         raise DataError(f"scenes:{text} sets an option twice. Set it once.")
-    split = choose_split(request.split, COUNTS, "scenes:")
-    return Scenes(split, **{"count": COUNTS[split], **options}).as_data(request)
+    kind: type[Scenes | ObjectScenes] = ObjectScenes if several else Scenes
+    split = choose_split(request.split, kind.counts, kind.source)
+    return kind(split, **{"count": kind.counts[split], **options}).as_data(request)
 
 
 def _option(text: str) -> tuple[str, int]:
@@ -140,10 +129,3 @@ def _option(text: str) -> tuple[str, int]:
         return name, int(value)
     except ValueError:
         raise DataError(f"scenes: {name} takes a whole number; got {value!r}.") from None
-
-
-def _check(size: int, seed: int) -> None:
-    if size < SMALLEST:
-        raise DataError(f"scenes: size, the side in pixels, must be at least {SMALLEST}, got {size}.")
-    if seed < 0:
-        raise DataError(f"scenes: seed must be at least 0, got {seed}.")

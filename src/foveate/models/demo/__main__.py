@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import secrets
 import sys
 from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 
-from foveate.files import force_to_disk
+from foveate.files import write_tensors
 from foveate.models.demo import WEIGHTS
 from foveate.storage import load
 
@@ -30,7 +28,7 @@ def export(run: Path, weights: Path = WEIGHTS) -> dict[str, str]:
     if size > LARGEST:
         raise ValueError(f"The weights of {run} take {size} bytes; the package allows at most {LARGEST}.")
     facts = _facts(run)
-    _write(tensors, weights, facts)
+    write_tensors(weights, tensors, facts)
     return facts
 
 
@@ -55,20 +53,6 @@ def _facts(run: Path) -> dict[str, str]:
         "top1": f"{best:.2f}",
         "classes": json.dumps(classes),
     }
-
-
-def _write(tensors: dict[str, torch.Tensor], path: Path, facts: dict[str, str]) -> None:
-    """Write the whole file or nothing."""
-    temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}.tmp")
-    try:
-        save_file(tensors, temporary, facts)
-        force_to_disk(temporary)
-        temporary.chmod(
-            0o644
-        )  # safetensors makes it private, but other users must be able to read an installed package
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from foveate.adapters import copy_root, copy_unreduced, inspect, reducer_of
+from foveate.adapters import copy_reducible, copy_unreduced, inspect, reducer_of
 from foveate.costs import ModelShape, Plan, count, unreduced
 from foveate.data.preprocessing import Preprocessing
 from foveate.evaluation.speed import free_slice
@@ -135,7 +135,8 @@ def find_candidates(
         found.append(_exact_last_block(model))
     for method in methods:
         made = [_reduced(model, shape, method, budget, exact) for budget in budgets]
-        refused += _once([r for r in made if isinstance(r, Refused)])
+        # once: a method that does not fit the model is refused at every budget
+        refused += dict.fromkeys(r for r in made if isinstance(r, Refused))
         met |= {c.budget for c in made if isinstance(c, Candidate)}
         found += _distinct([c for c in made if isinstance(c, Candidate)])
     missed = [budget for budget in budgets if budget not in met]
@@ -166,11 +167,11 @@ def reduces(model: nn.Module) -> bool:
     return reducer is not None and reducer.removes_tokens
 
 
-def label_and_kind(method: Method) -> tuple[str, str]:
-    """Return the display name of a method, with its options, and its kind."""
+def label_of(method: Method) -> str:
+    """Return the display name of a method, with its options."""
     options = method_text(method).partition(":")[2]
     notes = [*(["baseline"] if method.baseline else []), *([options] if options else [])]
-    return (f"{method.name} ({', '.join(notes)})" if notes else method.name), method.kind
+    return f"{method.name} ({', '.join(notes)})" if notes else method.name
 
 
 def _parsed(text: object) -> Method:
@@ -182,22 +183,22 @@ def _parsed(text: object) -> Method:
 
 def _exact_last_block(model: nn.Module) -> Candidate:
     reduction = Reduction(exact_last_block=True)
-    reduced = reduction.apply_(copy_root(model))
+    reduced = reduction.apply_(copy_reducible(model))
     return Candidate(EXACT_LAST_BLOCK, "Exact last block", "none", None, reduced, reduction.code())
 
 
 def _reduced(model: nn.Module, shape: ModelShape, method: Method, budget: float, exact: bool) -> Candidate | Refused:
-    (label, kind), text = label_and_kind(method), method_text(method)
+    label, text = label_of(method), method_text(method)
     reduction = Reduction(method, Budget(budget), exact)
     try:
-        reduced = reduction.apply_(copy_root(model))
+        reduced = reduction.apply_(copy_reducible(model))
     except PlanError as error:
         return Refused(text, label, budget, _unreachable(shape, method, budget, exact) or str(error))
     except (ValueError, TypeError) as error:
         return Refused(text, label, None, str(error))
     if not reduces(reduced):
         return Refused(text, label, budget, NO_TOKEN_GOES)
-    return Candidate(text, label, kind, budget, reduced, reduction.code())
+    return Candidate(text, label, method.kind, budget, reduced, reduction.code())
 
 
 def _unreachable(shape: ModelShape, method: Method, budget: float, exact: bool) -> str:
@@ -227,7 +228,7 @@ def smallest_budget(shape: ModelShape, method: Method, exact: bool) -> float | N
 def _unmet_budget_text(
     budget: float, shape: ModelShape, methods: Sequence[Method], exact: bool, refused: Sequence[Refused]
 ) -> str:
-    reached = {label_and_kind(method)[0]: smallest_budget(shape, method, exact) for method in methods}
+    reached = {label_of(method): smallest_budget(shape, method, exact) for method in methods}
     known = {label: least for label, least in reached.items() if least is not None}
     if not known or min(known.values()) <= budget:
         reasons = " ".join(dict.fromkeys(r.reason for r in refused)) or "No methods were given."
@@ -256,7 +257,7 @@ def _checkpoint(model: nn.Module, folder: Path, name: str) -> Candidate | Refuse
         raise ValueError(
             f"The model in {folder} is not reduced, so there is nothing to compare. Reduce it before saving."
         )
-    method, label = method_text(used), f"{label_and_kind(used)[0]}, {name}"
+    method, label = method_text(used), f"{label_of(used)}, {name}"
     wrong = _misfit(model, saved)
     if wrong:
         return Refused(method, label, None, wrong)
@@ -279,9 +280,8 @@ def _misfit(model: nn.Module, saved: nn.Module) -> str:
 def given_candidate(model: nn.Module) -> Candidate:
     """Return the candidate for a model that was already reduced when it was passed in."""
     method = inspect(model).reduction.method
-    text, label = (
-        (EXACT_LAST_BLOCK, "Exact last block") if method is None else (method_text(method), label_and_kind(method)[0])
-    )
+    text = EXACT_LAST_BLOCK if method is None else method_text(method)
+    label = "Exact last block" if method is None else label_of(method)
     code = "# The model as passed in.\nmodel(images)"
     return Candidate(text, f"{label}, as given", "learned", None, model, code)
 
@@ -296,8 +296,3 @@ def _distinct(candidates: Sequence[Candidate]) -> list[Candidate]:
     for candidate in candidates:
         by_counts.setdefault(candidate.counts, candidate)
     return list(by_counts.values())
-
-
-def _once(refused: Sequence[Refused]) -> list[Refused]:
-    """Remove duplicates: a method that does not fit the model is refused at every budget."""
-    return list(dict.fromkeys(refused))

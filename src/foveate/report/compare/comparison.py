@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from foveate.evaluation.columns import COLUMNS, flat_row, with_values
+from foveate.evaluation.plain_data import checked_value, read_dataclass
 from foveate.methods.options import parse
 from foveate.methods.validation import shown_error
 from foveate.reductions import Reduction
@@ -19,6 +20,13 @@ from foveate.report.compare.question import best_entry
 from foveate.schedules import Keep
 
 UNREDUCED, EXACT_LAST_BLOCK = "unreduced", "exact-last-block"
+NEEDED: dict[str, dict[str, Any]] = {
+    "model": {"name": str},
+    "data": {"source": str, "images": int, "broken": int, "note": str},
+    "options": {"batch_size": int},
+    "environment": {"cpu": str, "threads": int, "device": str},
+}
+"""What the table, the page and the summary read of these tables."""
 Model = TypeVar("Model", bound=nn.Module)
 
 
@@ -76,12 +84,9 @@ class Entry:
         """Return the entry that ``as_dict`` described."""
         names = [f.name for f in dataclasses.fields(Entry) if f.name != "metrics"]
         made = [column.name for column in COLUMNS if column.value is not None]
-        fields = {name: data[name] for name in names}
-        fields["counts"] = tuple(data["counts"])
-        quartiles = data["speed_up_quartiles"]
-        fields["speed_up_quartiles"] = None if quartiles is None else (quartiles[0], quartiles[1])
+        own = {name: value for name, value in data.items() if name in names}
         metrics = {name: value for name, value in data.items() if name not in (*names, *made)}
-        return Entry(**fields, metrics=metrics)
+        return read_dataclass(Entry, {**own, "metrics": metrics}, "An entry")
 
     @property
     def title(self) -> str:
@@ -126,6 +131,10 @@ class Recommendation:
     python: str
 
 
+PICTURED = ("gallery", "predictions")
+"""Fields of a comparison that only its page shows."""
+
+
 @dataclass(frozen=True)
 class Comparison:
     """All measured ways to run one model, the unreduced one first."""
@@ -146,10 +155,12 @@ class Comparison:
     recommendation: Recommendation
     gallery: Any = field(default=None, compare=False, repr=False)
     """Token maps for the page; not part of the results."""
+    predictions: Any = field(default=None, compare=False, repr=False)
+    """Pictures of predictions for the page; not part of the results."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data for JSON; ``from_dict`` is its inverse."""
-        fields = [f.name for f in dataclasses.fields(self) if f.name not in ("gallery", "entries")]
+        fields = [f.name for f in dataclasses.fields(self) if f.name not in (*PICTURED, "entries")]
         plain = {name: _plain(getattr(self, name)) for name in fields}
         return {**plain, "entries": [entry.as_dict() for entry in self.entries]}
 
@@ -169,11 +180,18 @@ class Comparison:
 
     @staticmethod
     def _read(data: Mapping[str, Any]) -> Comparison:
-        values = {f.name: data[f.name] for f in dataclasses.fields(Comparison) if f.name != "gallery"}
+        values = {f.name: data[f.name] for f in dataclasses.fields(Comparison) if f.name not in PICTURED}
+        for name, keys in NEEDED.items():
+            checked_value(values[name], dict[str, Any], name)
+            for key, kind in keys.items():
+                checked_value(values[name][key], kind, f"{name}.{key}")
+        checked_value([values["demonstration"], values["complete"]], tuple[bool, bool], "demonstration and complete")
         values["entries"] = tuple(Entry.from_dict(entry) for entry in data["entries"])
-        values["refused"] = tuple(Refused(**refused) for refused in data["refused"])
-        values["recommendation"] = Recommendation(**data["recommendation"])
-        return Comparison(**values)
+        values["refused"] = tuple(read_dataclass(Refused, refused, "refused") for refused in data["refused"])
+        found = read_dataclass(Recommendation, data["recommendation"], "recommendation")
+        if found.entry is not None and not 0 <= found.entry < len(values["entries"]):
+            raise ValueError(f"recommendation.entry is {found.entry}, but there are {len(values['entries'])} entries")
+        return Comparison(**{**values, "recommendation": found})
 
     def table(self) -> list[dict[str, Any]]:
         """Return one flat row per entry, for notebooks (``pandas.DataFrame(c.table())``) and CSV."""

@@ -9,27 +9,22 @@ from typing import Any
 import torch
 from torch import nn
 
-from foveate.evaluation.side_by_side import Evaluation, evaluate, start
+from foveate.evaluation.plain_data import checked_value
+from foveate.evaluation.side_by_side import Evaluation, evaluate
 from foveate.report.compare.images import Images
-from foveate.tasks import Metrics, Task
+from foveate.tasks import Task
 
 
 @dataclass
-class Fidelity:
+class Fidelity(Evaluation):
     """The metrics of every candidate after some batches, which can be stored and resumed."""
 
-    evaluation: Evaluation
     broken: int = 0
     finished: bool = False
 
-    @staticmethod
-    def empty(names: list[str], task: Task) -> Fidelity:
-        """Return metrics before the first batch."""
-        return Fidelity(start(names, task))
-
     def as_dict(self) -> dict[str, Any]:
         """Return plain data for JSON; ``from_dict`` is its inverse."""
-        sums = {key: metrics.state() for key, metrics in self.evaluation.metrics.items()}
+        sums = {key: metrics.state() for key, metrics in self.metrics.items()}
         return {"sums": sums, "broken": self.broken, "finished": self.finished}
 
     @staticmethod
@@ -37,16 +32,11 @@ class Fidelity:
         """Return the fidelity that ``as_dict`` described."""
         read = type(task.metrics()).from_state
         metrics = {key: read(state) for key, state in data["sums"].items()}
-        return Fidelity(Evaluation(metrics), data["broken"], data["finished"])
-
-    def metrics(self, key: str) -> Metrics:
-        """Return the metrics of one candidate."""
-        return self.evaluation.metrics[key]
-
-    @property
-    def images(self) -> int:
-        """Number of images so far."""
-        return self.evaluation.images
+        broken: int = checked_value(data["broken"], int, "broken")
+        finished: bool = checked_value(data["finished"], bool, "finished")
+        if broken < 0:
+            raise ValueError(f"broken is a count; got {broken}.")
+        return Fidelity(metrics, broken=broken, finished=finished)
 
 
 @torch.inference_mode()
@@ -66,7 +56,7 @@ def measure_fidelity(
         device,
         dtype=dtype,
         compare=True,
-        so_far=so_far.evaluation,
+        so_far=so_far,
         after_batch=lambda _: after_batch(so_far),
     )
     if not so_far.images:

@@ -6,9 +6,11 @@ import importlib
 import io
 from html import escape
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from foveate.evaluation.columns import BY_NAME
+from foveate.files import replacing
 from foveate.report.compare.comparison import Comparison, Entry
 
 MARKS = {"none": "*", "select": "o", "merge": "s", "cluster": "^", "pool": "D", "learned": "P"}
@@ -33,14 +35,17 @@ def draw(comparison: Comparison, path: str | PathLike[str] | None) -> Any:
             by_method.setdefault((entry.label, entry.kind), []).append(entry)
     for (label, kind), entries in by_method.items():
         axes.plot(*_points(entries, timed), MARKS.get(kind, "o"), label=label, alpha=0.8)
-    front = sorted(_zipped([entry for entry in comparison.entries if entry.pareto], timed))
-    axes.plot([x for x, _ in front], [y for _, y in front], "-", color="0.6", zorder=0, label="Pareto front")
+    pareto = [entry for entry in comparison.entries if entry.pareto]
+    front = sorted(pareto, key=lambda entry: (entry.images_per_second or 0.0, entry.mac_ratio))
+    axes.plot(*_points(front, timed), "-", color="0.6", zorder=0, label="Pareto front")
     axes.set_xlabel("images per second" if timed else "share of the unreduced MACs")
     axes.set_ylabel("decisions unchanged, %")
-    axes.set_title(_title(comparison), fontsize="medium", wrap=True)
+    name = str(comparison.model["name"])
+    axes.set_title(f"{name}: {DEMONSTRATION}" if comparison.demonstration else name, fontsize="medium", wrap=True)
     axes.legend(fontsize="small")
     if path is not None:
-        figure.savefig(path)
+        with replacing(Path(path)) as temporary:
+            figure.savefig(temporary)
     return figure
 
 
@@ -81,14 +86,5 @@ def _row(entry: Entry) -> str:
 
 
 def _points(entries: list[Entry], timed: bool) -> tuple[list[float], list[float]]:
-    pairs = _zipped(entries, timed)
-    return [x for x, _ in pairs], [y for _, y in pairs]
-
-
-def _zipped(entries: list[Entry], timed: bool) -> list[tuple[float, float]]:
-    return [((entry.images_per_second or 0.0) if timed else entry.mac_ratio, entry.agreement) for entry in entries]
-
-
-def _title(comparison: Comparison) -> str:
-    name = str(comparison.model["name"])
-    return f"{name}: {DEMONSTRATION}" if comparison.demonstration else name
+    across = [(entry.images_per_second or 0.0) if timed else entry.mac_ratio for entry in entries]
+    return across, [entry.agreement for entry in entries]

@@ -101,7 +101,7 @@ class FromSource(Images):
         if not isinstance(self.data, ImageData):
             return _first(self.batches(), number, self.task)
         found = []
-        for index in _spread(len(self.data), number):
+        for index in spread(len(self.data), number):
             try:
                 found.append((self.data.read(index), object_mask(self.data.pictures, index)))
             except BrokenImage:
@@ -109,10 +109,13 @@ class FromSource(Images):
         if not found:
             return None
         samples = [sample for sample, _ in found]
-        images = torch.stack([self.task.transformed(self.transform, sample)[0] for sample in samples])
+        images = [self.task.transformed(self.transform, sample)[0] for sample in samples]
+        # images that keep their ratio may differ in size: those of the first one's
+        alike = [number for number, image in enumerate(images) if image.shape == images[0].shape]
+        found, samples = [found[number] for number in alike], [samples[number] for number in alike]
         names = tuple(Path(sample.name).name for sample in samples)
         captions = tuple(self.task.caption(sample.target) for sample in samples)
-        return Shown(images, names, captions, tuple(mask for _, mask in found))
+        return Shown(torch.stack([images[i] for i in alike]), names, captions, tuple(mask for _, mask in found))
 
     def fingerprint(self) -> str:
         known = hashlib.blake2b(repr((self.has_targets, self.data.classes)).encode(), digest_size=8)
@@ -196,6 +199,6 @@ def _first(batches: Iterator[Pair], number: int, task: Task) -> Shown | None:
     return None
 
 
-def _spread(count: int, number: int) -> list[int]:
+def spread(count: int, number: int) -> list[int]:
     """Return up to ``number`` of ``count`` positions, evenly spaced."""
     return [i * count // min(number, count) for i in range(min(number, count))]

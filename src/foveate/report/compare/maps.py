@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from foveate.adapters import inspect
 from foveate.data.preprocessing import Preprocessing
 from foveate.drawing.pixels import to_pil_image
 from foveate.evaluation.progress import Progress
 from foveate.report.compare.candidates import Candidate, reduces
-from foveate.report.compare.images import Images, Shown
+from foveate.report.compare.images import Images, Shown, spread
 from foveate.report.compare.on_object import covered_patches, share_on_object
 
 PICTURES = 6
@@ -42,32 +42,16 @@ def draw_maps(candidates: Sequence[Candidate], images: Images, model: nn.Module,
 
 
 def _gallery(candidates: Sequence[Candidate], shown: Shown, model: nn.Module) -> Any:
-    chosen = [i * len(shown.names) // PICTURES for i in range(PICTURES)] if len(shown.names) > PICTURES else None
-    numbers = list(range(len(shown.names))) if chosen is None else chosen
+    from foveate.report.page import collect_gallery  # a comparison without a page does not need it
+
+    reduced = [candidate for candidate in candidates if reduces(candidate.model)]
+    models = {c.label if c.budget is None else f"{c.label} {c.budget:g}": c.model for c in reduced}
+    numbers = spread(len(shown.names), PICTURES)
+    names, captions = ([texts[number] for number in numbers] for texts in (shown.names, shown.captions))
     batch = shown.images[numbers]
-    models = {gallery_label(c): c.model for c in candidates if reduces(c.model)}
-    captions = [shown.captions[number] for number in numbers]
-    names = [shown.names[number] for number in numbers]
-    return collect(models, batch, names, captions if all(captions) else None, Preprocessing.of(model))
-
-
-def collect(
-    models: dict[str, nn.Module],
-    batch: Tensor,
-    names: list[str],
-    labels: list[str] | None,
-    preprocessing: Preprocessing,
-) -> Any:
-    """Collect the page's gallery. Imported here, because a comparison without a page does not need it."""
-    from foveate.report.page import collect_gallery
-
-    pixels = preprocessing.pixels(batch.float()).round().clamp(0, 255).to(torch.uint8).cpu()
-    return collect_gallery(models, batch, [to_pil_image(image) for image in pixels], names, labels)
-
-
-def gallery_label(candidate: Candidate) -> str:
-    """Return the name of a candidate in the gallery: ``ToMe 0.65``."""
-    return candidate.label if candidate.budget is None else f"{candidate.label} {candidate.budget:g}"
+    pixels = Preprocessing.of(model).pixels(batch.float()).round().clamp(0, 255).to(torch.uint8).cpu()
+    pictures = [to_pil_image(image) for image in pixels]
+    return collect_gallery(models, batch, pictures, names, captions if all(captions) else None)
 
 
 def _on_object(candidates: Sequence[Candidate], shown: Shown, model: nn.Module) -> dict[str, float]:

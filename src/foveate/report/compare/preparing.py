@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from os import PathLike
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -12,10 +13,13 @@ from torch import nn
 
 from foveate.adapters import copy_unreduced, inspect
 from foveate.data.preprocessing import Preprocessing
+from foveate.files import check_writable
 from foveate.report.compare.candidates import Candidate, given_candidate, with_shared_weights
 from foveate.report.compare.images import FromSource, Images, from_tensors
 from foveate.report.compare.settings import Settings
-from foveate.tasks import Task
+from foveate.storage import check_saved
+from foveate.tasks import Task, read_options
+from foveate.tasks.base import Opened
 
 DEMONSTRATION_DATA = "scenes:"
 """The built-in images, used without a model."""
@@ -29,6 +33,17 @@ class Reading(NamedTuple):
     workers: int
     max_broken: float
     options: Mapping[str, Any]
+    own: Mapping[str, Any] = {}
+    """Options of the task."""
+
+    def with_task(self, task: type[Task] | None, options: Mapping[str, Any] | None) -> Reading:
+        """Return the same with the task's own options, once it is known."""
+        return self if task is None else self._replace(own=read_options(task, options or {}))
+
+    def open(self, source: str, task: Task) -> Opened:
+        """Open the images at ``source``."""
+        own = {"own": self.own} if self.own else {}
+        return task.open_matching(source, self.split, self.classes, **self.options, **own)
 
 
 def prepared(model: nn.Module, device: torch.device) -> tuple[nn.Module, list[Candidate]]:
@@ -55,7 +70,7 @@ def open_images(data: Any, model: nn.Module, settings: Settings, task: Task, rea
     """Open the images of a comparison, preprocessed for ``model``."""
     if not isinstance(data, str | PathLike):
         return from_tensors(data, settings.batch_size, settings.limit, task)
-    opened = task.open_matching(str(data), reading.split, reading.classes, **reading.options)
+    opened = reading.open(str(data), task)
     note = f"Accuracy is left out: {opened.mismatch}" if opened.mismatch else ""
     if not opened.data.labeled and not note:
         note = f"{data} has no labels, so accuracy cannot be measured."
@@ -73,14 +88,45 @@ def open_images(data: Any, model: nn.Module, settings: Settings, task: Task, rea
     )
 
 
-def built_in(data: Any) -> tuple[nn.Module, str, Sequence[str], str]:
-    """Return the built-in model, its scenes, its class names, and its name."""
-    from foveate.models.demo import demo_classes, demo_model
+def checked_data(data: Any, demonstration: bool) -> Any:
+    """Return the data of a comparison; those of the demonstration are built in.
 
+    Raises:
+        ValueError: If there are none, or others than the demonstration's.
+    """
+    if not demonstration:
+        if data is None:
+            raise ValueError(
+                "A comparison needs images of the kind the model was trained on. Pass data, e.g. a folder."
+            )
+        return data
     source = DEMONSTRATION_DATA if data is None else data
     if not isinstance(source, str) or not source.startswith(DEMONSTRATION_DATA):
         raise ValueError(f"Data were given without a model. The built-in demonstration only takes {DEMONSTRATION_DATA}")
-    return demo_model(), source, demo_classes(), "built-in demonstration model"
+    return source
+
+
+def check_places(
+    data: Any, task: type[Task] | None, reading: Reading, settings: Settings, store: str | PathLike[str] | None
+) -> None:
+    """Check everything that is read or written before a model is loaded.
+
+    Raises:
+        ValueError: If the data or a checkpoint cannot be read, or ``store`` cannot be written.
+    """
+    if store is not None:
+        check_writable(Path(store))
+    for folder in settings.checkpoints:
+        check_saved(Path(folder))
+    if task is not None and isinstance(data, str | PathLike):
+        reading.open(str(data), task())
+
+
+def built_in() -> tuple[nn.Module, Sequence[str], str]:
+    """Return the built-in model, its class names, and its name."""
+    from foveate.models.demo import demo_classes, demo_model
+
+    return demo_model(), demo_classes(), "built-in demonstration model"
 
 
 def name_of(model: Any) -> str:

@@ -94,15 +94,11 @@ def _gain(entry: Entry, unreduced: Entry) -> str:
 
 
 def _kept(entry: Entry, unreduced: Entry) -> str:
-    text = f"{_percent(entry.agreement)} of decisions unchanged"
+    text = f"{'100' if entry.agreement == 100 else numbers.percent(entry.agreement)} % of decisions unchanged"
     if entry.top1 is not None and unreduced.top1 is not None:
         now, before = f"{numbers.percent(entry.top1)} %", f"{numbers.percent(unreduced.top1)} %"
         text += f" (top-1 stays {now})" if now == before else f" (top-1 {now} instead of {before})"
     return text
-
-
-def _percent(value: float) -> str:
-    return "100 %" if value == 100 else f"{numbers.percent(value)} %"
 
 
 def _caution(entry: Entry, images: int) -> str:

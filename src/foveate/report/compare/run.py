@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from statistics import median
@@ -18,10 +18,11 @@ from foveate.adapters import inspect
 from foveate.api import cost
 from foveate.evaluation.environment import describe_environment
 from foveate.evaluation.memory import peak_memory
+from foveate.evaluation.plain_data import read_dataclass
 from foveate.evaluation.progress import Progress, silent
-from foveate.evaluation.timing import check_progress
+from foveate.evaluation.timing import check_progress, checked_device
 from foveate.methods.base import Method
-from foveate.methods.validation import shown, shown_error
+from foveate.methods.validation import check_type, shown, shown_error
 from foveate.report.compare.candidates import (
     DEFAULT_BUDGETS,
     Candidate,
@@ -34,12 +35,21 @@ from foveate.report.compare.comparison import Comparison, Entry, Recommendation
 from foveate.report.compare.fidelity import Fidelity, measure_fidelity
 from foveate.report.compare.images import Images
 from foveate.report.compare.maps import Maps, draw_maps
-from foveate.report.compare.preparing import Reading, built_in, name_of, open_images, prepared
+from foveate.report.compare.predictions import draw_predictions
+from foveate.report.compare.preparing import (
+    Reading,
+    built_in,
+    check_places,
+    checked_data,
+    name_of,
+    open_images,
+    prepared,
+)
 from foveate.report.compare.recommend import recommend, with_pareto
-from foveate.report.compare.saving import Partial, check_writable
-from foveate.report.compare.settings import DEFAULT_SECONDS, Settings, checked_settings
+from foveate.report.compare.saving import Partial
+from foveate.report.compare.settings import DEFAULT_SECONDS, Settings, read_checkpoints
 from foveate.report.compare.timing import Speed, measure_candidate
-from foveate.tasks import find_task
+from foveate.tasks import find_task, task_of
 
 UNTRAINED = "The model's weights are random, so its decisions mean nothing: only the speeds do."
 SECONDS_BETWEEN_STORES = 1.0
@@ -48,7 +58,7 @@ ENTRY_METRICS = ("top1", "top5", "agreement", "kl")
 
 
 def compare(
-    model: nn.Module | None = None,
+    model: nn.Module | Callable[[], nn.Module] | None = None,
     data: Any = None,
     *,
     methods: Iterable[str | Method] | None = None,
@@ -64,7 +74,8 @@ def compare(
     workers: int = 0,
     max_broken: float = 0.01,
     data_options: Mapping[str, Any] | None = None,
-    task: str = "classification",
+    task: str | None = None,
+    task_options: Mapping[str, Any] | None = None,
     name: str | None = None,
     trained: bool = True,
     progress: Progress | None = None,
@@ -76,7 +87,8 @@ def compare(
     Ctrl-C returns what was measured so far, with ``complete`` set to False.
 
     Args:
-        model: A model that predicts classes. Default: the built-in demonstration.
+        model: A model that predicts classes, of images or of pixels, or a function that loads one, called once all
+            else has been checked: also the data, if ``task`` is given. Default: the built-in demonstration.
         data: A path or source text (docs/data.md), a tensor of images, or batches of images or of (images, labels),
             preprocessed for the model.
         methods: Names, ``name:option=value`` or instances. Default: every training-free method.
@@ -92,7 +104,8 @@ def compare(
         workers: Processes that read images.
         max_broken: Share of unreadable images that is allowed.
         data_options: Passed to ``open_data``.
-        task: What the model predicts.
+        task: What the model predicts. Default: what its head is for.
+        task_options: Options of the task, such as ``{"ignore": 11}`` of segmentation.
         name: The model's name in the report.
         trained: Whether the model is trained. If not, only speeds mean something, and nothing is recommended.
         progress: Called during the work.
@@ -107,41 +120,37 @@ def compare(
         TypeError: If a method or ``data`` has the wrong type.
     """
     check_progress(progress)
-    _check_words(split=split, name=name, task=task)
-    for option, switch in (("trained", trained), ("resume", resume)):
-        if not isinstance(switch, bool):
-            raise TypeError(f"{option} must be True or False, got {shown(switch)}.")
-    if not isinstance(data_options, Mapping | None):
-        raise TypeError(f"data_options must be values by name, got {shown(data_options)}.")
+    check_type(str | None, "text", split=split, name=name, task=task)
+    check_type(bool, "True or False", trained=trained, resume=resume)
+    check_type(Mapping | None, "values by name", data_options=data_options, task_options=task_options)
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
         raise ValueError(f"workers must be an integer of at least 0, got {shown(workers)}.")
     if isinstance(max_broken, bool) or not isinstance(max_broken, int | float) or not 0 <= max_broken <= 1:
         raise ValueError(f"max_broken must be between 0 and 1, got {shown(max_broken)}. For 5 % write 0.05.")
     if classes is not None and not (isinstance(classes, list | tuple) and all(isinstance(c, str) for c in classes)):
         raise TypeError(f"classes must be names in the order of the model's outputs, got {shown(classes)}.")
-    settings = checked_settings(
-        read_methods(methods), read_budgets(budgets), batch_size, device, limit, seconds, seed, checkpoints
-    )
+    chosen, shares, folders = read_methods(methods), read_budgets(budgets), read_checkpoints(checkpoints)
+    settings = Settings(tuple(chosen), shares, batch_size, checked_device(device), limit, seconds, seed, folders)
     demonstration = model is None
+    data = checked_data(data, demonstration)
+    # the task of a model that is not loaded yet may not be known
+    kind = find_task(task or "classification") if task or demonstration else None
+    kind = find_task(task_of(model)) if kind is None and isinstance(model, nn.Module) else kind
+    reading = Reading(split, classes, workers, max_broken, data_options or {}).with_task(kind, task_options)
+    check_places(None if isinstance(model, nn.Module) else data, kind, reading, settings, store)
     if model is None:
-        model, data, classes, name = built_in(data)
-    unreduced, given = prepared(model, settings.device)
-    judge = find_task(task).for_model(unreduced)
-    if data is None:
-        raise ValueError("A comparison needs images of the kind the model was trained on. Pass data, e.g. a folder.")
-    reading = Reading(split, classes, workers, max_broken, data_options or {})
+        model, classes, name = built_in()
+        reading = reading._replace(classes=classes)
+    unreduced, given = prepared(model if isinstance(model, nn.Module) else model(), settings.device)
+    if kind is None:
+        kind = find_task(task_of(unreduced))
+        reading = reading.with_task(kind, task_options)
+    judge = kind.for_model(unreduced, **reading.own)
     images = open_images(data, unreduced, settings, judge, reading)
     images.note = " ".join(filter(None, ("" if trained else UNTRAINED, images.note)))
     found = find_candidates(unreduced, settings.methods, settings.budgets, settings.checkpoints, given)
     job = Job(unreduced, name or name_of(unreduced), found, images, settings, progress, trained)
     return job.run(demonstration, None if store is None else Path(store), resume)
-
-
-def _check_words(**words: object) -> None:
-    """Raise a TypeError for anything but text or None."""
-    for name, value in words.items():
-        if not isinstance(value, str | None):
-            raise TypeError(f"{name} must be text, got {shown(value)}.")
 
 
 class Job:
@@ -160,7 +169,7 @@ class Job:
         self.trained = trained
         self.unreduced, self.name, self.found, self.images, self.settings = unreduced, name, found, images, settings
         self.progress = progress or silent
-        self.fidelity = Fidelity.empty([candidate.key for candidate in found.all], images.task)
+        self.fidelity = Fidelity({candidate.key: images.task.metrics() for candidate in found.all})
         self.speeds: dict[str, Speed] = {}
         self.maps = Maps()
         self.earlier_broken = 0
@@ -171,7 +180,6 @@ class Job:
     def run(self, demonstration: bool, store: Path | None, resume: bool) -> Comparison:
         """Measure everything; an interruption keeps what was measured."""
         if store is not None:
-            check_writable(store)
             self.partial = Partial(store, self._identity())
         if resume:
             self._resume()
@@ -258,9 +266,9 @@ class Job:
             return
         try:
             fidelity = Fidelity.from_dict(measured["fidelity"], self.images.task)
-            speeds = {key: _speed(stored) for key, stored in measured["speeds"].items()}
+            speeds = {key: read_dataclass(Speed, stored, key) for key, stored in measured["speeds"].items()}
             for candidate in self.found.all:
-                fidelity.metrics(candidate.key).compute()
+                fidelity.metrics[candidate.key].compute()
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f"The file of the interrupted run is damaged: {type(error).__name__}: {shown_error(error)}. "
@@ -270,6 +278,7 @@ class Job:
 
     def _result(self, demonstration: bool, complete: bool) -> Comparison:
         entries = with_pareto([self._entry(candidate) for candidate in self.found.all])
+        recommendation = self._recommendation(entries)
         return Comparison(
             model=self._model(),
             data=self._data(),
@@ -279,8 +288,9 @@ class Job:
             complete=complete,
             entries=entries,
             refused=self.found.refused,
-            recommendation=self._recommendation(entries),
+            recommendation=recommendation,
             gallery=self.maps.gallery,
+            predictions=draw_predictions(self.found.all, entries, recommendation.entry, self.images),
         )
 
     def _recommendation(self, entries: tuple[Entry, ...]) -> Recommendation:
@@ -311,7 +321,7 @@ class Job:
 
     def _figures(self, candidate: Candidate) -> dict[str, Any]:
         """Return the task's metrics, without those that need targets if there are no valid ones."""
-        task, found = self.images.task, self.fidelity.metrics(candidate.key).compute()
+        task, found = self.images.task, self.fidelity.metrics[candidate.key].compute()
         names = {*task.comparisons, *(task.figures if self.images.has_targets else ())}
         return {name: value for name, value in found.items() if name in names}
 
@@ -322,21 +332,14 @@ class Job:
             return dict.fromkeys(names)
         rate = median(speed.unreduced_per_second for speed in self.speeds.values())
         if candidate is self.found.all[0]:
-            memory = peak_memory(self.unreduced, self._noise())
+            memory = peak_memory(inspect(self.unreduced).image_model, self._noise())
             return dict(zip(names, (rate, 1.0, (1.0, 1.0), None, None, memory), strict=True))
         speed = self.speeds.get(candidate.key)
         if speed is None:
             return dict.fromkeys(names)
         overhead = None if speed.efficiency is None else max(0.0, 1 - speed.efficiency)
-        values = (
-            rate * speed.speed_up,
-            speed.speed_up,
-            speed.speed_up_quartiles,
-            speed.efficiency,
-            overhead,
-            speed.memory_mib,
-        )
-        return dict(zip(names, values, strict=True))
+        found = dataclasses.asdict(speed) | {"images_per_second": rate * speed.speed_up, "overhead": overhead}
+        return {name: found[name] for name in names}
 
     def _drift(self) -> float:
         """Return the best divided by the worst speed of the unreduced model, over the timings of all candidates."""
@@ -380,8 +383,3 @@ def weights_fingerprint(model: nn.Module) -> str:
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def _speed(stored: dict[str, Any]) -> Speed:
-    first, third = stored["speed_up_quartiles"]
-    return Speed(**{**stored, "speed_up_quartiles": (first, third)})

@@ -7,15 +7,16 @@ import csv
 import io
 import json
 import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from foveate.files import FORMAT, read_json, sealed, unsealed, write_text
+from foveate.files import FORMAT, read_json, sealed, unsealed, write_text, write_texts
 from foveate.report.compare.comparison import Comparison
 
 RESULTS, TABLE, PAGE, PARTIAL = "results.json", "results.csv", "index.html", "partial.json"
+RESULTS_FORMATS = (1, 2)
+"""The first had no checksum."""
 
 
 def save_results(comparison: Comparison, folder: Path) -> Path:
@@ -26,8 +27,7 @@ def save_results(comparison: Comparison, folder: Path) -> Path:
         RESULTS: json.dumps(as_document(comparison), indent=2) + "\n",
     }
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        write_text(folder / name, text)
+    write_texts({folder / name: text for name, text in texts.items()})
     if comparison.complete:
         (folder / PARTIAL).unlink(missing_ok=True)
     return folder
@@ -40,24 +40,32 @@ def load_results(folder: str | os.PathLike[str]) -> Comparison:
         folder: The folder that ``Comparison.save`` wrote to.
 
     Raises:
-        ValueError: If the folder has no results.
+        ValueError: If the folder has no results, or they are damaged.
     """
     path = Path(folder) / RESULTS
     if not path.is_file():
         raise ValueError(f"{path} does not exist. Pass the folder of a saved comparison.")
-    return Comparison.from_dict(read_json(path))
+    data = read_json(path, RESULTS_FORMATS)
+    if data["format"] > 1:
+        data = unsealed(data, path, "Repeat the comparison.")
+    return Comparison.from_dict(data)
 
 
 def as_document(comparison: Comparison) -> dict[str, Any]:
     """Return the content of results.json."""
-    return {"format": FORMAT, **comparison.as_dict()}
+    return sealed_plain({"format": RESULTS_FORMATS[-1], **comparison.as_dict()})
+
+
+def sealed_plain(data: Mapping[str, Any]) -> dict[str, Any]:
+    """``data`` as a reader of JSON gets it, with the checksum of that."""
+    return sealed(json.loads(json.dumps(data)))
 
 
 def render_page(comparison: Comparison) -> str:
     """Return the HTML page. Imported here, because most uses of a comparison do not need it."""
     from foveate.report.page import render
 
-    return render(comparison, comparison.gallery)
+    return render(comparison, comparison.gallery, comparison.predictions)
 
 
 def as_csv(comparison: Comparison) -> str:
@@ -68,23 +76,6 @@ def as_csv(comparison: Comparison) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
-
-
-def check_writable(folder: Path) -> None:
-    """Raise a ValueError before the work if ``folder`` cannot be written; leaves nothing behind."""
-    missing: list[Path] = []
-    probe = folder / f".foveate-{secrets.token_hex(4)}"
-    try:
-        missing += [place for place in (folder, *folder.parents) if not place.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-    except OSError as error:
-        raise ValueError(f"Cannot write to the folder {folder}: {error.strerror}. Choose another one.") from error
-    finally:
-        with contextlib.suppress(OSError):
-            probe.unlink(missing_ok=True)
-            for place in missing:
-                place.rmdir()
 
 
 class Partial:
@@ -123,9 +114,8 @@ class Partial:
     def write(self, measured: Mapping[str, Any]) -> None:
         """Store the measurements so far."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        # plain first, so that the checksum is of what a reader gets
-        plain = json.loads(json.dumps({"format": FORMAT, "identity": self.identity, "measured": measured}))
-        write_text(self.path, json.dumps(sealed(plain)))
+        content = {"format": FORMAT, "identity": self.identity, "measured": measured}
+        write_text(self.path, json.dumps(sealed_plain(content)))
 
 
 def _short(value: object) -> str:

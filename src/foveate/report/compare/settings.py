@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from foveate.evaluation.timing import check_positive, check_seconds, checked_device
+from foveate.evaluation.timing import check_positive, check_seconds
 from foveate.methods.base import Method
 from foveate.methods.options import method_text
 from foveate.methods.validation import shown
@@ -28,8 +28,14 @@ class Settings:
     device: torch.device
     limit: int | None
     seconds: float
-    seed: int = 0
-    checkpoints: tuple[str, ...] = ()
+    seed: int
+    checkpoints: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        check_positive(batch_size=self.batch_size, limit=self.limit)
+        check_seconds(self.seconds)
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise TypeError(f"seed must be an integer, got {shown(self.seed)}.")
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data, for the report and to check whether a run can be resumed."""
@@ -45,30 +51,13 @@ class Settings:
         return options | ({"checkpoints": list(self.checkpoints)} if self.checkpoints else {})
 
 
-def checked_settings(
-    methods: Sequence[Method],
-    budgets: Sequence[float],
-    batch_size: int,
-    device: str | torch.device,
-    limit: int | None,
-    seconds: float,
-    seed: int,
-    checkpoints: str | Path | Sequence[str | Path],
-) -> Settings:
-    """Check the settings and return them.
+def read_checkpoints(given: str | Path | Sequence[str | Path]) -> tuple[str, ...]:
+    """Return the folders of reduced models; a single one may be given by itself.
 
     Raises:
-        ValueError: For the first setting that is wrong.
+        TypeError: If one is not a path.
     """
-    check_positive(batch_size=batch_size, limit=limit)
-    check_seconds(seconds)
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise TypeError(f"seed must be an integer, got {shown(seed)}.")
-    several = isinstance(checkpoints, Sequence) and all(isinstance(folder, str | Path) for folder in checkpoints)
-    if not several and not isinstance(checkpoints, str | Path):
-        raise TypeError(f"checkpoints must be directories of fv.save, got {shown(checkpoints)}.")
-    given = [checkpoints] if isinstance(checkpoints, str | Path) else checkpoints
-    folders = tuple(str(folder) for folder in given)
-    return Settings(
-        tuple(methods), tuple(budgets), batch_size, checked_device(device), limit, float(seconds), seed, folders
-    )
+    folders = [given] if isinstance(given, str | Path) else given
+    if not isinstance(folders, Sequence) or not all(isinstance(folder, str | Path) for folder in folders):
+        raise TypeError(f"checkpoints must be directories of fv.save, got {shown(given)}.")
+    return tuple(map(str, folders))

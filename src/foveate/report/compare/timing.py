@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from foveate.adapters import inspect
 from foveate.evaluation.environment import Environment
 from foveate.evaluation.memory import peak_memory
 from foveate.evaluation.speed import FREE_SLICE, REDUCED, UNREDUCED, summarize
@@ -36,7 +37,7 @@ def measure_candidate(
     """Time ``candidate`` for about ``seconds``, in turns with the unreduced model and its free slice."""
     free = free_slice_of(candidate)
     models = {UNREDUCED: unreduced, REDUCED: candidate.model} | ({} if free is None else {FREE_SLICE: free})
-    timers = {name: timer(model, images) for name, model in models.items()}
+    timers = {name: timer(inspect(model).image_model, images) for name, model in models.items()}
     interleave(timers, WARM_UP_ROUNDS)
     rounds = interleave(timers, None, seconds)
     # a candidate that chooses no tokens is its own free slice
@@ -48,6 +49,6 @@ def measure_candidate(
         speed_up=result.speed_up,
         speed_up_quartiles=result.speed_up_quartiles,
         efficiency=None if free is None else result.efficiency,
-        memory_mib=peak_memory(candidate.model, images),
+        memory_mib=peak_memory(inspect(candidate.model).image_model, images),
         rounds=result.rounds,
     )

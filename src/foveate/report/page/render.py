@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import foveate
 from foveate.evaluation.columns import COLUMNS
 from foveate.report.page import words
+from foveate.report.page.predictions import PredictedPictures, predicted_pictures
 from foveate.report.page.table import refusals, table
 
 SCRIPTS = ("page.js", "chart.js", "tokens.js")
@@ -26,12 +27,13 @@ class Plain(Protocol):
     def as_dict(self) -> dict[str, Any]: ...
 
 
-def render(comparison: Plain, gallery: Plain | None = None) -> str:
+def render(comparison: Plain, gallery: Plain | None = None, predictions: PredictedPictures | None = None) -> str:
     """Render a comparison as the text of one HTML file.
 
     Args:
         comparison: The measurements, e.g. a ``Comparison``.
         gallery: Token maps from ``collect_gallery``; None leaves them out.
+        predictions: Predictions drawn over a few images; None leaves them out.
 
     Returns:
         HTML that contains everything it needs: write it to a file, and that file is the whole report.
@@ -54,6 +56,7 @@ def render(comparison: Plain, gallery: Plain | None = None) -> str:
         "summary": escape(_chart_in_words(found)),
         "table": table(found["entries"], recommended),
         "refused": refusals(found["refused"]),
+        "predictions": predicted_pictures(predictions),
         "about": _about(found),
         "method": escape(_how_measured(found)),
         "version": escape(foveate.__version__),

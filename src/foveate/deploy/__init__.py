@@ -1,0 +1,7 @@
+"""Models that run outside PyTorch's eager mode: export with a parity check, and load by the same call."""
+
+from foveate.deploy.exporting import export
+from foveate.deploy.loading import ExportedModel, load_exported
+from foveate.deploy.targets import TARGETS
+
+__all__ = ["TARGETS", "ExportedModel", "export", "load_exported"]

@@ -1,0 +1,82 @@
+"""``fv.load_exported``: run what ``fv.export`` wrote with the call of a model."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from foveate.deploy.manifest import Manifest, read_manifest
+from foveate.deploy.targets import Run, target_named
+from foveate.methods.validation import check_type
+from foveate.reductions import Reduction
+
+
+class Fields(dict[str, Tensor]):
+    """Outputs by name, also as attributes, like the outputs of transformers."""
+
+    def __getattr__(self, name: str) -> Tensor:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"The outputs are {', '.join(self)}; there is no {name!r}.") from None
+
+
+class ExportedModel:
+    """An exported model, ready to run on the CPU: ``model(images)`` returns what the model returned."""
+
+    def __init__(self, manifest: Manifest, run: Run) -> None:
+        self.manifest, self._run = manifest, run
+        self.classes = manifest.classes
+        self.reduction = Reduction.from_dict(manifest.reduction)
+        self.image_size: tuple[int, ...] = tuple(manifest.input["size"])
+        """The shape of one image."""
+        self.dtype: torch.dtype = getattr(torch, manifest.input["dtype"])
+
+    def __call__(self, images: Tensor) -> Tensor | Fields:
+        """Run a batch of images of any size.
+
+        Raises:
+            ValueError: if images have another shape or type than the model takes.
+        """
+        if not isinstance(images, Tensor) or tuple(images.shape[1:]) != self.image_size or images.dtype != self.dtype:
+            found = f"{tuple(images.shape)} of {images.dtype}" if isinstance(images, Tensor) else type(images).__name__
+            shape = ", ".join(map(str, self.image_size))
+            raise ValueError(f"Images must be a tensor (batch, {shape}) of {self.dtype}, got {found}.")
+        if not len(images):
+            raise ValueError("The batch is empty. Pass at least one image.")
+        outputs = self._run(images.detach().cpu())
+        if self.manifest.returns == "tensor":
+            return outputs[0]
+        return Fields(zip(self.manifest.outputs, outputs, strict=True))
+
+    def __repr__(self) -> str:
+        kind = "" if self.manifest.quantized is None else " int8"
+        return f"ExportedModel({self.manifest.target}{kind}, {self.reduction})"
+
+
+def load_exported(path: str | os.PathLike[str], *, threads: int | None = None, trusted: bool = False) -> ExportedModel:
+    """Load a model that ``fv.export`` wrote, for this machine's CPU. All files are compared with their checksums.
+
+    Args:
+        path: The folder.
+        threads: Threads of the runtime. Default: as many as torch uses. ``torch-export`` and ``aoti`` use torch's own.
+        trusted: Whether code in the folder may run. ONNX and OpenVINO files hold data only and do not need it;
+            ``torch-export`` archives may hold pickles, and ``aoti`` is a compiled library.
+
+    Raises:
+        ValueError: If the folder is not an exported model, was changed, needs ``trusted=True``, or its runtime is not
+            installed.
+    """
+    check_type(int | None, "a number of threads", threads=threads)
+    folder = Path(path)
+    manifest = read_manifest(folder)
+    target = target_named(manifest.target)
+    if target.runs_code and not trusted:
+        raise ValueError(
+            f"{folder} was exported to {target.name}, which holds {target.runs_code}: loading it may run code. If you "
+            "made it or trust its author, pass trusted=True. ONNX and OpenVINO exports hold data only."
+        )
+    return ExportedModel(manifest, target.open([folder / name for name in target.files], threads))

@@ -1,0 +1,98 @@
+"""What a user asks of a reduction: a quality to keep, a cost to meet, or both."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from foveate.methods.validation import shown
+
+Quality = Literal["agreement", "cosine"]
+Expense = Literal["latency", "speedup", "macs"]
+NAMES = ("agreement", "cosine", "latency", "speedup", "macs")
+UNITS = {"%": 0.01, "ms": 1e-3, "s": 1.0, "x": 1.0, "": 1.0}
+AT_LEAST = ("agreement", "cosine", "speedup")
+"""Constraints from below; the others are from above."""
+
+
+class UnmetConstraint(ValueError):
+    """No reduction that was searched meets the constraint. The message names the nearest."""
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """Bounds on quality and cost. The one that is not given is optimized; without a bound on quality, quality is."""
+
+    agreement: float | None = None
+    """Smallest share of images with the unreduced model's decision."""
+    cosine: float | None = None
+    """Smallest mean cosine between embeddings of the reduced and the unreduced model."""
+    latency: float | None = None
+    """Longest time for a batch, in seconds."""
+    speedup: float | None = None
+    """Smallest speed-up over the unreduced model."""
+    macs: float | None = None
+    """Largest share of the unreduced model's multiply-accumulates."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
+                raise ValueError(f"{field.name} must be a number above 0, got {shown(value)}.")
+        for name in ("agreement", "cosine", "macs"):
+            value = getattr(self, name)
+            if value is not None and value > 1:
+                raise ValueError(f"{name} is a share of at most 1, got {shown(value)}. For 99 % write 0.99.")
+        if self.speedup is not None and self.speedup < 1:
+            raise ValueError(f"speedup must be at least 1, got {shown(self.speedup)}.")
+        for group in (("agreement", "cosine"), ("latency", "speedup", "macs")):
+            given = [name for name in group if getattr(self, name) is not None]
+            if len(given) > 1:
+                raise ValueError(f"{' and '.join(given)} are given; a search takes one of them.")
+        if all(getattr(self, name) is None for name in NAMES):
+            raise ValueError(
+                "A search needs a constraint: agreement or cosine to keep, or latency, speedup or macs to meet, as in "
+                "agreement=0.99."
+            )
+
+    @property
+    def quality(self) -> Quality | None:
+        """The bound on quality that is given."""
+        return "agreement" if self.agreement is not None else "cosine" if self.cosine is not None else None
+
+    @property
+    def expense(self) -> Expense | None:
+        """The bound on cost that is given."""
+        return next((name for name in ("latency", "speedup", "macs") if getattr(self, name) is not None), None)
+
+    @property
+    def needs_times(self) -> bool:
+        """Whether a bound is on time."""
+        return self.expense in ("latency", "speedup")
+
+    def __str__(self) -> str:
+        given = [(name, getattr(self, name)) for name in NAMES if getattr(self, name) is not None]
+        return ", ".join(f"{name} {'>=' if name in AT_LEAST else '<='} {value:g}" for name, value in given)
+
+
+def parse_constraint(text: str) -> dict[str, float]:
+    """Read one constraint of the command line: ``agreement>=0.99``, ``latency<=12ms``, ``speedup>=2x``, ``macs<=40%``.
+
+    Raises:
+        ValueError: if it is none, or bounds a name from the wrong side.
+    """
+    found = re.fullmatch(r"\s*(\w+)\s*(>=|<=|=)\s*([0-9.]+)\s*(%|ms|s|x|)\s*", text)
+    if found is None or found[1] not in NAMES:
+        raise ValueError(
+            f"Cannot read the constraint {text!r}. Write one of {', '.join(NAMES)} with a bound, such as "
+            "'agreement>=0.99', 'latency<=12ms', 'speedup>=2' or 'macs<=0.4'."
+        )
+    name, sign, number, unit = found.groups()
+    wanted = ">=" if name in AT_LEAST else "<="
+    if sign not in (wanted, "="):
+        raise ValueError(f"{name} is bounded by {wanted}, got {text!r}.")
+    try:
+        return {name: float(number) * UNITS[unit]}
+    except ValueError:
+        raise ValueError(f"Cannot read the number {number!r} in {text!r}.") from None

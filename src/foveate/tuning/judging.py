@@ -1,0 +1,108 @@
+"""How far a reduced model is from the unreduced one, on images whose labels nobody needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from os import PathLike
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from foveate.adapters import copy_reducible, inspect
+from foveate.data.loader import Loader
+from foveate.data.preprocessing import Preprocessing
+from foveate.data.source import ImageData, drawn_from
+from foveate.evaluation.side_by_side import first_images
+from foveate.reductions import Reduction
+from foveate.tasks import Task, find_task
+
+FEWEST_IMAGES = 32
+"""Fewer calibration images tell nothing about a share of decisions."""
+BATCH = 25
+
+
+class Judged(NamedTuple):
+    """The distance of a reduced model from the unreduced one."""
+
+    divergence: float
+    """Mean KL divergence of predictions, or one minus the mean cosine of embeddings."""
+    quality: float
+    """Share of unchanged decisions, or mean cosine."""
+    images: int
+
+    @property
+    def standard_error(self) -> float:
+        """Of a share of decisions; for a cosine, an upper limit."""
+        return math.sqrt(max(self.quality * (1 - self.quality), 0.25 / self.images) / self.images)
+
+
+class Judge:
+    """The outputs of the unreduced model on some images, to which others are compared."""
+
+    def __init__(self, model: nn.Module, images: Tensor, task: Task) -> None:
+        self.model, self.images, self.task = model, images, task
+        self.reference = [self._predicted(model, batch) for batch in images.split(BATCH)]
+
+    def judge(self, reduction: Reduction, limit: int | None = None) -> Judged:
+        """Compare a reduced copy of the model on the first ``limit`` images; the model itself does not change."""
+        reduced = reduction.apply_(copy_reducible(self.model))
+        metrics = self.task.metrics()
+        for batch, reference in zip(self.images[:limit].split(BATCH), self.reference, strict=False):
+            targets = self.task.unknown_like(torch.zeros(len(batch), dtype=torch.long))
+            metrics.update(self._predicted(reduced, batch), targets, reference[: len(batch)])
+        found = metrics.compute()
+        if "agreement" in found:
+            return Judged(found["kl"], found["agreement"] / 100, metrics.images)
+        return Judged(1 - found["cosine"], found["cosine"], metrics.images)
+
+    @torch.inference_mode()
+    def _predicted(self, model: nn.Module, images: Tensor) -> Any:
+        reference = next(model.parameters())
+        return self.task.predict(model, images.to(reference.device, reference.dtype))
+
+
+def task_of(model: nn.Module) -> Task:
+    """Classification if the model predicts classes, else its embedding."""
+    return find_task("classification" if inspect(model).num_classes is not None else "embedding").for_model(model)
+
+
+def read_images(
+    model: nn.Module, images: Any, task: Task, wanted: int, seed: int, split: str | None, workers: int
+) -> Tensor:
+    """Up to ``wanted`` images as the model reads them, drawn at random from a source.
+
+    Raises:
+        ValueError: if there are fewer than twice ``FEWEST_IMAGES``: some choose, others judge.
+    """
+    found = images if isinstance(images, Tensor) else _from_source(model, images, task, wanted, seed, split, workers)
+    if found.dim() != 4:
+        raise ValueError(f"Images must be a tensor (N, channels, height, width) or a source, got {tuple(found.shape)}.")
+    if len(found) < 2 * FEWEST_IMAGES:
+        raise ValueError(
+            f"A search needs at least {2 * FEWEST_IMAGES} images, half to choose a setting and half to judge it; got "
+            f"{len(found)}."
+        )
+    return found[:wanted]
+
+
+def _from_source(
+    model: nn.Module, source: str | PathLike[str], task: Task, wanted: int, seed: int, split: str | None, workers: int
+) -> Tensor:
+    opened = task.open_matching(str(source), split)
+    data = drawn_from(opened.data, wanted, seed) if isinstance(opened.data, ImageData) else opened.data
+    transform = opened.task.evaluation_transform(Preprocessing.of(model))
+    loader = Loader(data, transform, BATCH, seed=seed, train=False, workers=workers, rules=opened.task)
+    return torch.cat([pair.images for pair in first_images(loader.epoch(0), wanted)])
+
+
+def halves(images: Tensor, calibration: int) -> tuple[Tensor, Tensor]:
+    """Images that choose, and others that judge."""
+    cut = min(calibration, len(images) // 2)
+    return images[:cut], images[cut:]
+
+
+def interval(shares: Sequence[Judged]) -> str:
+    """The qualities in words, each with its standard error."""
+    return ", ".join(f"{100 * one.quality:.1f} +- {100 * one.standard_error:.1f} %" for one in shares)

@@ -1,0 +1,89 @@
+"""Better counts near given ones: small random changes at equal cost, kept where the measured divergence falls."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from foveate.methods.base import Method
+
+Counts = tuple[int, ...]
+
+
+def refined(
+    counts: Counts,
+    patches: int,
+    method: Method,
+    cost: Callable[[Counts], float],
+    budget: float,
+    divergence: Callable[[Counts], float],
+    trials: int,
+    seed: int,
+    report: Callable[[int, float], None] = lambda done, best: None,
+) -> tuple[Counts, float]:
+    """The best counts found, and their divergence.
+
+    Args:
+        counts: where to begin; their cost is at most ``budget``.
+        patches: tokens before the first block.
+        method: whose steps must be in reach.
+        cost: cost of counts.
+        budget: largest cost.
+        divergence: what to lower.
+        trials: how many changes to try.
+        seed: of the changes.
+        report: called after every trial.
+    """
+    draw = random.Random(seed)
+    best, lowest = counts, divergence(counts)
+    seen = {counts}
+    for trial in range(1, trials + 1):
+        changed = fitted(_changed(ratios(best, patches), draw), patches, method, cost, budget)
+        if changed is not None and changed not in seen:
+            seen.add(changed)
+            found = divergence(changed)
+            if found < lowest:
+                best, lowest = changed, found
+        report(trial, lowest)
+    return best, lowest
+
+
+def ratios(counts: Sequence[int], patches: int) -> list[float]:
+    """The share of its tokens that each block keeps."""
+    before = (patches, *counts[:-1])
+    return [after / max(1, first) for first, after in zip(before, counts, strict=True)]
+
+
+def _changed(kept: list[float], draw: random.Random) -> list[float]:
+    """Two blocks keep more or fewer; a block that kept all may begin to reduce."""
+    changed = list(kept)
+    for block in draw.sample(range(len(kept)), k=min(2, len(kept))):
+        changed[block] = min(1.0, max(0.1, changed[block] * 2 ** draw.gauss(0, 0.25)))
+        if draw.random() < 0.15:
+            changed[block] = 1.0
+    return changed
+
+
+def fitted(
+    kept: Sequence[float], patches: int, method: Method, cost: Callable[[Counts], float], budget: float
+) -> Counts | None:
+    """Counts with these shares, all raised to the power at which the cost just meets ``budget``; None if none does."""
+    weak, strong = 0.0, 8.0
+    best = None
+    for _ in range(30):
+        power = (weak + strong) / 2
+        counts = _counts([share**power for share in kept], patches, method)
+        if cost(counts) > budget:
+            weak = power
+        else:
+            strong, best = power, counts
+    return best
+
+
+def _counts(kept: Sequence[float], patches: int, method: Method) -> Counts:
+    counts, current = [], patches
+    for share in kept:
+        wanted = min(current, max(1, round(current * share)))
+        current = wanted if wanted == current else max(wanted, method.fewest(current))
+        counts.append(current)
+    return tuple(counts)

@@ -1,0 +1,54 @@
+"""``foveate search``: a constraint in, a reduction out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from foveate_cli import arguments
+
+DESCRIPTION = """\
+Find the reduction of a model that meets a constraint best, on unlabeled images: which method, in which blocks, how many
+tokens. Some images choose, others judge. Nothing is trained."""
+
+EPILOG = """\
+constraints (one on quality, one on cost, or one of each):
+  'agreement>=0.99'   share of decisions that stay as they were     'cosine>=0.98'   for models without classes
+  'macs<=0.4'  'speedup>=2'  'latency<=12ms'                          speed on this machine, at --batch-size
+
+examples:
+  foveate search deit_small_patch16_224 --pretrained --data photos --for 'agreement>=0.99'
+  foveate search deit_small_patch16_224 --pretrained --data photos --for 'macs<=0.4' --methods Ward ToMe
+  foveate search hf:facebook/dinov2-small --data photos --for 'cosine>=0.98' --for 'speedup>=1.5'
+
+Writes the found reduction, with all that was measured on the way, to --out. Ctrl-C keeps the best so far and exits with
+130. A constraint that nothing meets exits with 2 and names the nearest setting.
+
+keys of --json: those of the file: constraints, met, complete, reduction, finalists, seed, seconds, calibration_images,
+  levels, sensitivities, measured"""
+
+DEFAULT_IMAGES = 256
+
+
+def add_parser(commands: arguments.Commands) -> None:
+    text = "find the reduction that meets a constraint"
+    parser = arguments.add_command(commands, "search", "foveate.cli.search:run", text, DESCRIPTION, EPILOG)
+    arguments.add_model(parser)
+    parser.add_argument(
+        "--for",
+        metavar="CONSTRAINT",
+        action="append",
+        required=True,
+        dest="constraints",
+        help="such as 'agreement>=0.99' or 'speedup>=2'; can be repeated",
+    )
+    arguments.add_methods(parser, "method to search, can be repeated; default: Ward, ToMe, TokenPooling and EViT")
+    arguments.add_data(parser, limit=f"{2 * DEFAULT_IMAGES}, half of them to judge", required=True, split="val, or all")
+    group = parser.add_argument_group("search")
+    trials = "random changes of the counts of each finalist"
+    arguments.add_default(group, "--trials", 40, trials, type=arguments.positive_int)
+    arguments.add_batch_size(group)
+    arguments.add_default(
+        group, "--seconds", 10.0, "seconds of timing for each finalist", "S", arguments.positive_float
+    )
+    arguments.add_default(parser, "--out", Path("foveate-search.json"), "file of the result", "FILE", Path)
+    arguments.add_json(parser)
