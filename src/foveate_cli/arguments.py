@@ -6,7 +6,9 @@ import argparse
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
+
+from foveate_cli import names
 
 BATCH_SIZE, WORKERS, SEED, DEVICE, MAX_BROKEN = 16, 2, 0, "cpu", 0.01
 SOURCES = "a folder, a .csv file, hf:NAME, wds:PATTERN, torchvision:NAME or scenes:"
@@ -16,6 +18,9 @@ METHOD = "NAME[:OPTION=VALUE,...]"
 class Parser(argparse.ArgumentParser):
     """An argparse parser that raises ``ValueError`` instead of printing its usage and exiting."""
 
+    completing: ClassVar[bool] = False
+    """Whether a shell wants candidates; argcomplete then follows plain parsing only."""
+
     def __init__(self, **options: object) -> None:
         defaults = {"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter}
         super().__init__(**{**defaults, **options})  # type: ignore[arg-type]
@@ -24,7 +29,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Accept arguments and options in any order, as the usage line shows them: the commands have arguments that may
         be left out, and argparse would look for those only before the first option."""
-        if self._subparsers is not None or self._mixing:
+        if self._subparsers is not None or self._mixing or self.completing:
             return super().parse_known_args(args, namespace)
         self._mixing = True
         try:
@@ -46,6 +51,11 @@ def add_command(commands: Commands, name: str, work: str, text: str, description
     return parser
 
 
+def completed_by(action: argparse.Action, completer: Callable[..., list[str]]) -> None:
+    """Complete the value of an argument by ``completer``, under the name that argcomplete reads."""
+    action.completer = completer  # type: ignore[attr-defined]
+
+
 def add_default(
     parser: argparse._ActionsContainer,
     option: str,
@@ -60,13 +70,14 @@ def add_default(
 
 
 def add_model(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
-    parser.add_argument(
+    model = parser.add_argument(
         "model",
         metavar="MODEL",
         nargs="?" if optional else None,
         help="a timm name (deit_small_patch16_224), hf:NAME-OR-PATH (transformers), torchvision:NAME (vit_b_16), "
         "or a directory written by foveate.save",
     )
+    completed_by(model, names.models)
     parser.add_argument(
         "--pretrained",
         action="store_true",
@@ -87,9 +98,11 @@ def add_model(parser: argparse.ArgumentParser, *, optional: bool = False) -> Non
 def add_methods(parser: argparse.ArgumentParser, help: str = "how to reduce tokens; can be repeated") -> None:
     """Add ``--method`` and ``--methods``, which fill the same list."""
     one = f"{help}; see `foveate methods`"
-    parser.add_argument("--method", metavar=METHOD, action="append", dest="methods", help=one)
-    several = "several methods at once"
-    parser.add_argument("--methods", metavar=METHOD, nargs="+", action="extend", dest="methods", help=several)
+    single = parser.add_argument("--method", metavar=METHOD, action="append", dest="methods", help=one)
+    more = "several methods at once"
+    several = parser.add_argument("--methods", metavar=METHOD, nargs="+", action="extend", dest="methods", help=more)
+    completed_by(single, names.methods)
+    completed_by(several, names.methods)
 
 
 def add_schedule(parser: argparse.ArgumentParser) -> None:
@@ -131,7 +144,7 @@ def add_schedule(parser: argparse.ArgumentParser) -> None:
 def add_data(parser: argparse.ArgumentParser, *, limit: str, required: bool = False, split: str) -> None:
     """Add options for images and how to read them. ``limit`` and ``split`` describe the defaults."""
     group = parser.add_argument_group("images")
-    group.add_argument("--data", metavar="SOURCE", required=required, help=SOURCES)
+    completed_by(group.add_argument("--data", metavar="SOURCE", required=required, help=SOURCES), names.data)
     group.add_argument("--split", metavar="NAME", help=f"split of the data; default: {split}")
     group.add_argument("--classes", metavar="FILE", type=Path, help="file with the model's class names, in order")
     group.add_argument("--root", metavar="DIR", help="folder of torchvision: data")
@@ -145,7 +158,8 @@ def add_data(parser: argparse.ArgumentParser, *, limit: str, required: bool = Fa
 
 
 def add_task(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--task", metavar="NAME", help="what the model predicts; default: what its head is for")
+    task = parser.add_argument("--task", metavar="NAME", help="what the model predicts; default: what its head is for")
+    completed_by(task, names.tasks)
     parser.add_argument(
         "--option",
         metavar="NAME=VALUE",

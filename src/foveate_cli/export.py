@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from foveate_cli import arguments
+from foveate_cli import arguments, names
 
 DESCRIPTION = """\
 Write a model, reduced or not, for another runtime. Its outputs are compared with PyTorch's before it is called done;
@@ -40,9 +40,10 @@ def add_parser(commands: arguments.Commands) -> None:
         type=arguments.image_size,
         help="take bytes (batch, height, width, 3) of this size; resizing, cropping and colors are in the graph",
     )
-    group.add_argument(
+    data = group.add_argument(
         "--data", metavar="SOURCE", help=f"images to verify and calibrate with: {arguments.SOURCES}; default: scenes:"
     )
+    arguments.completed_by(data, names.data)
     group.add_argument(
         "--limit", metavar="N", type=arguments.positive_int, help="number of images; default: 16, or 256 for int8"
     )

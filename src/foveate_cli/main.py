@@ -10,7 +10,21 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from foveate_cli import compare, cost, evaluate, export, methods, models, recipes, search, show, speed, tables, train
+from foveate_cli import (
+    compare,
+    completion,
+    cost,
+    evaluate,
+    export,
+    methods,
+    models,
+    recipes,
+    search,
+    show,
+    speed,
+    tables,
+    train,
+)
 from foveate_cli.arguments import Parser
 
 DESCRIPTION = (
@@ -27,7 +41,7 @@ examples:
 exit codes: 0 success, 1 a printed number does not hold (tables), 2 wrong input or a full disk, 70 a bug of foveate,
 130 interrupted"""
 
-COMMANDS = (compare, search, cost, speed, evaluate, export, methods, models, tables, show, train, recipes)
+COMMANDS = (compare, search, cost, speed, evaluate, export, methods, models, tables, show, train, recipes, completion)
 LONGEST = 1500
 """The longest error message that is printed, in characters."""
 BAD_INPUT, BUG = 2, 70  # Python's own code for a traceback is 1, which here is a result
@@ -89,6 +103,8 @@ def _is_user_error(error: Exception) -> bool:
 
 def _run(arguments: list[str]) -> int:
     parser = build_parser()
+    if completion.VARIABLE in os.environ:
+        completion.complete(parser)
     try:
         args = parser.parse_args(arguments)
     except SystemExit as done:  # --help was printed
@@ -102,7 +118,8 @@ def _run(arguments: list[str]) -> int:
         parser.print_help()
         return 0
     work = _work(args.work)
-    importlib.import_module("foveate.cli.output").LINES.begin()
+    if args.work.startswith("foveate."):  # commands of foveate_cli itself answer without torch
+        importlib.import_module("foveate.cli.output").LINES.begin()
     return work(args)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from foveate_cli.arguments import Commands, add_command, add_json
+from foveate_cli import names
+from foveate_cli.arguments import Commands, add_command, add_json, completed_by
 
 DESCRIPTION = "List methods with their options. Use them as --method NAME or --method NAME:OPTION=VALUE,OPTION=VALUE."
 EPILOG = """\
@@ -18,5 +19,6 @@ keys of --json:
 def add_parser(commands: Commands) -> None:
     text = "list methods and their options"
     parser = add_command(commands, "methods", "foveate.cli.methods:run", text, DESCRIPTION, EPILOG)
-    parser.add_argument("names", metavar="NAME", nargs="*", help="methods to list; default: all")
+    listed = parser.add_argument("names", metavar="NAME", nargs="*", help="methods to list; default: all")
+    completed_by(listed, names.methods)
     add_json(parser)

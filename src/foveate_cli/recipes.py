@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from foveate_cli.arguments import Commands, add_command, add_json
+from foveate_cli import names
+from foveate_cli.arguments import Commands, add_command, add_json, completed_by
 
 DESCRIPTION = "List training recipes with their sources, or print the file of one recipe."
 EPILOG = """\
@@ -19,5 +20,6 @@ keys of --json:
 def add_parser(commands: Commands) -> None:
     text = "list training recipes"
     parser = add_command(commands, "recipes", "foveate.cli.recipes:run", text, DESCRIPTION, EPILOG)
-    parser.add_argument("name", metavar="NAME", nargs="?", help="a recipe, or your own .toml file; default: list all")
+    name = parser.add_argument("name", metavar="NAME", nargs="?", help="a recipe, or your own .toml file; default: all")
+    completed_by(name, names.recipes_and_files)
     add_json(parser)

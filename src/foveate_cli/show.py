@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from foveate_cli import names
 from foveate_cli.arguments import (
     Commands,
     add_command,
@@ -12,6 +13,7 @@ from foveate_cli.arguments import (
     add_model,
     add_schedule,
     add_task,
+    completed_by,
     whole_number,
 )
 
@@ -32,7 +34,8 @@ keys of --json:
 
 def add_parser(commands: Commands) -> None:
     parser = add_command(commands, "show", "foveate.cli.show:run", "draw pictures of kept tokens", DESCRIPTION, EPILOG)
-    parser.add_argument("picture", metavar="PICTURE", nargs="?", help="picture to draw")
+    picture = parser.add_argument("picture", metavar="PICTURE", nargs="?", help="picture to draw")
+    completed_by(picture, names.pictures)
     add_model(parser, optional=True)
     parser.add_argument("images", metavar="IMAGE", type=Path, nargs="*", help="images to draw")
     parser.add_argument(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from foveate_cli.arguments import Commands, add_command, add_json, positive_float
+from foveate_cli import names
+from foveate_cli.arguments import Commands, add_command, add_json, completed_by, positive_float
 
 DESCRIPTION = "Count the rows of a paper's table again and show whether the printed numbers hold."
 EPILOG = """\
@@ -25,7 +26,8 @@ keys of --json:
 def add_parser(commands: Commands) -> None:
     text = "check tables of papers"
     parser = add_command(commands, "tables", "foveate.cli.tables:run", text, DESCRIPTION, EPILOG)
-    parser.add_argument("names", metavar="NAME", nargs="*", help="tables to build; default: list all")
+    listed = parser.add_argument("names", metavar="NAME", nargs="*", help="tables to build; default: list all")
+    completed_by(listed, names.tables)
     parser.add_argument("--all", action="store_true", help="build every table")
     group = parser.add_argument_group("measurement")
     group.add_argument("--speed", action="store_true", help="also measure the printed speeds on this machine")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from foveate_cli.arguments import SOURCES, Commands, add_command, add_json
+from foveate_cli import names
+from foveate_cli.arguments import SOURCES, Commands, add_command, add_json, completed_by
 
 DESCRIPTION = "Train, distill or fine-tune a model with a recipe. `foveate recipes` lists recipes."
 EPILOG = """\
@@ -34,15 +35,19 @@ OF_THE_RECIPE = (
 
 def add_parser(commands: Commands) -> None:
     parser = add_command(commands, "train", "foveate.cli.train:run", "run a training recipe", DESCRIPTION, EPILOG)
-    parser.add_argument("recipe", metavar="RECIPE", help="a recipe from `foveate recipes`, or your own .toml file")
-    parser.add_argument("--data", metavar="SOURCE", help=SOURCES)
-    parser.add_argument("--model", metavar="MODEL", help="a timm name, hf:NAME, torchvision:NAME or a saved directory")
+    recipe = parser.add_argument(
+        "recipe", metavar="RECIPE", help="a recipe from `foveate recipes`, or your own .toml file"
+    )
+    data = parser.add_argument("--data", metavar="SOURCE", help=SOURCES)
+    model = parser.add_argument(
+        "--model", metavar="MODEL", help="a timm name, hf:NAME, torchvision:NAME or a saved directory"
+    )
     parser.add_argument("--pretrained", action="store_true", help="start from the library's pretrained weights")
     parser.add_argument("--weights", metavar="FILE", help="start from weights in a file")
-    parser.add_argument("--teacher", metavar="MODEL", help="teacher for distillation")
+    teacher = parser.add_argument("--teacher", metavar="MODEL", help="teacher for distillation")
     for option, metavar, text in OF_THE_RECIPE:
         parser.add_argument(option, metavar=metavar, help=f"{text}; default: the recipe's")
-    parser.add_argument(
+    changes = parser.add_argument(
         "--set",
         metavar="SECTION.NAME=VALUE",
         nargs="+",
@@ -51,6 +56,11 @@ def add_parser(commands: Commands) -> None:
         dest="changes",
         help="change values of the recipe",
     )
+    completed_by(recipe, names.recipes_and_files)
+    completed_by(data, names.data)
+    for named in (model, teacher):
+        completed_by(named, names.models)
+    completed_by(changes, names.settings)
     parser.add_argument("--out", metavar="DIR", type=Path, help="folder to write to; default: runs/RECIPE")
     parser.add_argument("--resume", action="store_true", help="continue from the checkpoint in --out, if there is one")
     add_json(parser)

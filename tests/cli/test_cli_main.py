@@ -311,7 +311,8 @@ def test_a_picture_is_added_by_one_function(capsys, monkeypatch, tmp_path):
 def test_help_version_and_typing_errors_load_no_model_library():
     script = (
         "import sys; from foveate_cli.main import main\n"
-        "for line in ('--help', '--version', 'cost', 'compare --help', 'nonsense'): main(line.split())\n"
+        "lines = ('--help', '--version', 'cost', 'compare --help', 'nonsense', 'completion bash')\n"
+        "for line in lines: main(line.split())\n"
         "print(sorted({'torch', 'timm', 'foveate', 'rich'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
