@@ -36,6 +36,7 @@ ROWS = (
     "training",
     "deploy",
     "tuning",
+    "scale",
     "report",
     "tables",
     "cli",
@@ -49,7 +50,10 @@ NO_MODELS = (
 )
 """Parts of these libraries that know no model, for everyone."""
 MOST_LINES = 400
-LAZY = {("foveate", f"foveate.{module}") for module in ("report.compare", "evaluation", "training", "deploy", "tuning")}
+LAZY = {
+    ("foveate", f"foveate.{module}")
+    for module in ("report.compare", "evaluation", "training", "deploy", "tuning", "scale")
+}
 """``fv.compare`` and its like are jobs offered beside the verbs; the package imports them on first use."""
 LAZY |= {("reductions", "foveate.adapters")}
 """``Reduction.apply_`` is a method of the value, and the engine that carries it out is built on the value."""

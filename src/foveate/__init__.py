@@ -38,10 +38,12 @@ if TYPE_CHECKING:
     from foveate.deploy import export, load_exported
     from foveate.evaluation import measure_speed
     from foveate.report.compare import compare
+    from foveate.scale import Predictor
     from foveate.training import train
     from foveate.tuning import search
 
 LAZY = {
+    "Predictor": "foveate.scale",
     "compare": "foveate.report.compare",
     "export": "foveate.deploy",
     "load_exported": "foveate.deploy",
@@ -81,6 +83,7 @@ __all__ = [
     "PlanError",
     "PoWER",
     "PoWERSearch",
+    "Predictor",
     "RandomSelect",
     "Reduction",
     "RemovePerBlock",

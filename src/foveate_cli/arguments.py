@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NoReturn
 from foveate_cli import names
 
 BATCH_SIZE, WORKERS, SEED, DEVICE, MAX_BROKEN = 16, 2, 0, "cpu", 0.01
-SOURCES = "a folder, a .csv file, hf:NAME, wds:PATTERN, torchvision:NAME or scenes:"
+SOURCES = "a folder, a .csv or .parquet file, hf:NAME, parquet:PATTERN, wds:PATTERN, torchvision:NAME or scenes:"
 METHOD = "NAME[:OPTION=VALUE,...]"
 
 

@@ -14,10 +14,12 @@ from foveate_cli import (
     compare,
     completion,
     cost,
+    embed,
     evaluate,
     export,
     methods,
     models,
+    predict,
     recipes,
     search,
     show,
@@ -41,7 +43,10 @@ examples:
 exit codes: 0 success, 1 a printed number does not hold (tables), 2 wrong input or a full disk, 70 a bug of foveate,
 130 interrupted"""
 
-COMMANDS = (compare, search, cost, speed, evaluate, export, methods, models, tables, show, train, recipes, completion)
+COMMANDS = (
+    *(compare, search, cost, speed, evaluate, predict, embed),
+    *(export, methods, models, tables, show, train, recipes, completion),
+)
 LONGEST = 1500
 """The longest error message that is printed, in characters."""
 BAD_INPUT, BUG = 2, 70  # Python's own code for a traceback is 1, which here is a result

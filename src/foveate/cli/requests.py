@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import inspect as source
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from torch import nn
-
-from foveate.adapters import Family, copy_unreduced, inspect, reducer_of
 from foveate.methods.base import Method
 from foveate.methods.options import parse
-from foveate.models.by_name import comes_trained, load_with_report, size_options
+from foveate.models.requested import Loaded, check_trained, load_requested
 from foveate.reductions import Reduction, ReductionOptions
 from foveate.schedules_text import IN_WORDS, make_schedule, parse_blocks, parse_keep, parse_share, split_list
 from foveate.storage import load_schedule
@@ -22,94 +18,22 @@ from foveate.storage import load_schedule
 T = TypeVar("T")
 
 
-class Loaded(NamedTuple):
-    """The requested model, in evaluation mode."""
-
-    model: nn.Module
-    """The model with all tokens; it keeps unit queries and keys if it was trained with them."""
-    image_size: tuple[int, int, int]
-    untrained: tuple[str, ...] = ()
-    """Names of parameters that no trained weights have filled."""
-    own: nn.Module | None = None
-    """The saved model if it is reduced; it shares its modules with ``model``."""
-
-    def reduced(self, reduction: Reduction) -> nn.Module:
-        """A second root over the same modules, reduced by ``reduction``."""
-        root = copy_unreduced(self.model)
-        dataclasses.replace(reduction, unit_qk=inspect(self.model).reduction.unit_qk).apply_(root)
-        _copy_scales_(self.model, root)
-        return root
-
-    def variants(self, reductions: list[Reduction]) -> list[tuple[Reduction, nn.Module]]:
-        """The reduction saved with the model, if any, then ``reductions``, each with its model."""
-        own = [] if self.own is None else [(inspect(self.own).reduction, self.own)]
-        others = [reduction for reduction in reductions if reduction not in [known for known, _ in own]]
-        return [*own, *((reduction, self.reduced(reduction)) for reduction in others)]
-
-
 def load_from(args: argparse.Namespace, reductions: Sequence[Reduction] = ()) -> Loaded:
-    """The model that ``foveate_cli.arguments.add_model`` asked for.
-
-    Where a file of weights is given and one of ``reductions`` learns, it is applied first, so that the file fills it.
-    """
-    options = size_options(args.model, args.image_size)
-    learned = [r for r in reductions if r.method is not None and not r.method.training_free] if args.weights else []
-    built = load_with_report(
+    """The model that ``foveate_cli.arguments.add_model`` asked for."""
+    return load_requested(
         args.model,
         pretrained=args.pretrained,
         weights=args.weights,
-        options=options,
-        reduction=learned[0] if len(learned) == 1 else None,
+        image_size=args.image_size,
+        reductions=reductions,
     )
-    model = built.model.eval()
-    family = inspect(model)  # raises if the model is not supported
-    size: tuple[int, int, int] = family.image_size
-    if args.image_size is not None:
-        channels, height, width = args.image_size
-        size = (channels or size[0], height, width)
-        _check_size(family, size)
-    if family.reduction.method is None:
-        return Loaded(model, size, built.untrained)
-    whole = copy_unreduced(model)
-    Reduction(unit_qk=family.reduction.unit_qk).apply_(whole)
-    _copy_scales_(model, whole)
-    return Loaded(whole.eval(), size, built.untrained, model)
-
-
-def _check_size(family: Family, size: tuple[int, int, int]) -> None:
-    """Refuse a size that the model does not take; a saved model is not built again for another one."""
-    if size[0] != family.image_size[0]:
-        raise ValueError(f"argument --image-size: {size[0]} channels, but the model takes {family.image_size[0]}.")
-    try:
-        family.grid_for(*size[1:])
-    except ValueError as error:
-        raise ValueError(f"argument --image-size: {error}") from error
-
-
-def _copy_scales_(source_model: nn.Module, target: nn.Module) -> None:
-    """Share the source's learned scales of unit queries and keys with ``target``."""
-    target_reducer, source_reducer = reducer_of(target), reducer_of(source_model)
-    if target_reducer is not None and source_reducer is not None and target_reducer.unit_scales is not None:
-        target_reducer.unit_scales = source_reducer.unit_scales
 
 
 def require_trained(loaded: Loaded, args: argparse.Namespace) -> None:
-    """Refuse to judge predictions of weights that nobody trained, unless ``--untrained`` asks for speeds alone.
-
-    Raises:
-        ValueError: if any parameter has its random initial value.
-    """
-    if not loaded.untrained or getattr(args, "untrained", False):
-        return
-    some = ", ".join(loaded.untrained[:2]) + (", ..." if len(loaded.untrained) > 2 else "")
-    ways = ["Load trained weights with --pretrained or --weights"]
-    if comes_trained(args.model, args.pretrained, args.weights):  # all but this part
-        ways = [f"Train it, e.g. foveate train linear-probe --model {args.model}"]
-    ways += ["measure speed only with --untrained"] if hasattr(args, "untrained") else []
-    raise ValueError(
-        f"{args.model} has {len(loaded.untrained)} parameters that nobody trained ({some}), so its predictions are "
-        f"meaningless. {', or '.join(ways)}."
-    )
+    """Refuse to judge predictions of weights that nobody trained, unless ``--untrained`` asks for speeds alone."""
+    if not getattr(args, "untrained", False):
+        speed_only = "--untrained" if hasattr(args, "untrained") else ""
+        check_trained(loaded, args.model, pretrained=args.pretrained, weights=args.weights, speed_only=speed_only)
 
 
 def read_reductions(args: argparse.Namespace) -> list[Reduction]:

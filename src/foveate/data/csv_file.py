@@ -29,7 +29,7 @@ def open_csv(path: Path, request: Request) -> ImageData:
     files = [row["file"] for _, row in chosen]
     _check_files(path, files)
     labels = None
-    if "label" in columns:
+    if "label" in columns and request.labels:
         written, everywhere = ([row["label"] for _, row in some] for some in (chosen, rows))
         labels = written_labels(written, everywhere, request, str(path), lambda i: f"{path}, line {chosen[i][0]}")
     elif request.classes is not None:

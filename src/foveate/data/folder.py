@@ -14,7 +14,7 @@ from foveate.data.images import DataError, is_image
 from foveate.data.labels import Request, declared_labels, first_few
 from foveate.data.limits import IMAGE_BYTES
 from foveate.data.source import ImageData, image_data
-from foveate.data.splits import check_undivided, choose_split, split_word
+from foveate.data.splits import ALL, check_undivided, choose_split, split_word
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,15 @@ def open_image_file(path: Path) -> Image.Image:
 
 
 def open_folder(folder: Path, request: Request) -> ImageData:
-    """Open a folder. Folders below a split's folder are classes; a split's folder with only images is unlabeled."""
+    """Open a folder. Folders below a split's folder are classes; a split's folder with only images is unlabeled.
+
+    Without labels, folders mean nothing: all images below count.
+    """
+    if request.split == ALL and not request.labels:
+        return image_data(Files(folder, images_below(folder, ".")), ALL, None, str(folder))
     split, place = _split_folder(folder, request)
+    if not request.labels:
+        return image_data(Files(place, images_below(place, ".")), split, None, str(place))
     classes = subfolders(place)
     loose = [entry.name for entry in os.scandir(place) if entry.is_file() and is_image(entry.name)]
     if not classes:

@@ -51,7 +51,7 @@ def open_hugging_face(name: str, request: Request, label_column: str | None = No
     where = f"hf:{name}"
     split, table = load_split(datasets, name, request.split, where)
     image_column = _image_column(datasets, table.features, where)
-    label = label_column or _label_column(datasets, table.features, where)
+    label = (label_column or _label_column(datasets, table.features, where)) if request.labels else None
     if label is not None and label not in table.features:
         raise DataError(f"{where} has no column {label!r}; it has {', '.join(table.features)}.")
     labels = None if label is None else _labels(datasets, table, label, request, where)

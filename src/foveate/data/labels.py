@@ -28,6 +28,8 @@ class Request:
     classes: tuple[str, ...] | None = None
     num_classes: int | None = None
     allow_empty_classes: bool = False
+    labels: bool = True
+    """Whether labels are read; without them a folder may hold images at any depth."""
 
     def __post_init__(self) -> None:
         if self.num_classes is not None and self.num_classes < 1:

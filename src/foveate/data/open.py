@@ -12,6 +12,7 @@ from foveate.data.folder import open_folder
 from foveate.data.hugging_face import open_hugging_face
 from foveate.data.images import DataError
 from foveate.data.labels import Request
+from foveate.data.parquet import SUFFIX, open_parquet
 from foveate.data.scenes import open_scenes
 from foveate.data.shards import find_shards, is_url, open_shards
 from foveate.data.source import ImageData, InstanceData
@@ -19,9 +20,10 @@ from foveate.data.splits import ALL, Undivided
 from foveate.data.stream import StreamedData, open_stream
 from foveate.data.torchvision_sets import open_torchvision
 
-KINDS = "a folder, a .csv file, hf:NAME_OR_PATH, wds:PATTERN, torchvision:NAME or scenes:"
+KINDS = "a folder, a .csv or .parquet file, hf:NAME_OR_PATH, parquet:PATTERN, wds:PATTERN, torchvision:NAME or scenes:"
 OPTIONS: dict[str, set[str]] = {
     "hf": {"label_column"},
+    "parquet": {"label_column", "image_column", "key_column"},
     "wds": {"length"},
     "torchvision": {"root", "download"},
     "scenes": set(),
@@ -38,7 +40,10 @@ def open_data(
     classes: Sequence[str] | None = None,
     num_classes: int | None = None,
     allow_empty_classes: bool = False,
+    labels: bool = True,
     label_column: str | None = None,
+    image_column: str | None = None,
+    key_column: str | None = None,
     length: int | None = None,
     root: str | Path | None = None,
     download: bool = False,
@@ -46,12 +51,16 @@ def open_data(
     """Open one split of image data and check everything that can be checked without decoding images.
 
     Args:
-        spec: a folder, a .csv file, `hf:NAME_OR_PATH`, `wds:PATTERN`, `torchvision:NAME` or `scenes:`.
+        spec: a folder, a .csv or .parquet file, `hf:NAME_OR_PATH`, `wds:PATTERN`, `parquet:PATTERN`,
+            `torchvision:NAME` or `scenes:`.
         split: name of the split, such as ``"train"``, ``"val"`` or ``"all"``.
         classes: class names in order. Pass those of the training data when opening other splits, so that labels agree.
         num_classes: number of classes, for data without names.
         allow_empty_classes: whether some of the classes may have no images.
-        label_column: for `hf:`, the label column if there are several.
+        labels: whether labels are needed. Without them, all images of a folder count, at any depth.
+        label_column: for `hf:` and Parquet, the label column if there are several.
+        image_column: for Parquet, the column of encoded images or paths if there are several.
+        key_column: for Parquet, a column with a unique name for each image; by default file and row.
         length: for `wds:` with URLs, the number of images in all shards.
         root: for `torchvision:`, the folder of the data.
         download: for `torchvision:`, whether to download missing data.
@@ -61,15 +70,19 @@ def open_data(
     """
     text = str(spec)
     kind, colon, rest = text.partition(":")
-    kind = kind if colon and kind in OPTIONS else ""
-    options: dict[str, Any] = {"label_column": label_column, "length": length, "root": root, "download": download}
+    if not colon or kind not in OPTIONS:
+        kind, rest = ("parquet", text) if text.endswith(SUFFIX) else ("", text)
+    options: dict[str, Any] = {"label_column": label_column, "image_column": image_column, "key_column": key_column}
+    options |= {"length": length, "root": root, "download": download}
     given = {name: value for name, value in options.items() if value not in (None, False)}
     for name in given:
         if name not in OPTIONS.get(kind, ()):
-            raise DataError(f"{text} does not take {name}, which is for {_kind_of(name)}: data.")
-    request = Request(split, None if classes is None else tuple(classes), num_classes, allow_empty_classes)
+            raise DataError(f"{text} does not take {name}, which is for {_kind_of(name)} data.")
+    request = Request(split, None if classes is None else tuple(classes), num_classes, allow_empty_classes, labels)
     if kind == "hf":
         return open_hugging_face(rest, request, **given)
+    if kind == "parquet":
+        return open_parquet(rest, request, **given)
     if kind == "torchvision":
         return open_torchvision(rest, request, **given)
     if kind == "scenes":
@@ -127,7 +140,7 @@ def open_instances(
 
 
 def _kind_of(option: str) -> str:
-    return next(kind for kind, names in OPTIONS.items() if option in names)
+    return " and ".join(f"{kind}:" for kind, names in OPTIONS.items() if option in names)
 
 
 def _open_shards(pattern: str, request: Request, length: int | None) -> ImageData | StreamedData:

@@ -105,7 +105,7 @@ def open_shards(shards: list[str], split: str, request: Request) -> ImageData:
         np.array([member.offset for member in members], dtype=np.int64),
         np.array([member.size for member in members], dtype=np.int64),
     )
-    written = [member.label for member in members if member.label is not None]
+    written = [member.label for member in members if member.label is not None] if request.labels else []
     if written and len(written) < len(members):
         first = next(i for i, member in enumerate(members) if member.label is None)
         raise DataError(f"{pictures.name(first)} has no label, but {len(written)} other images have one.")

@@ -78,7 +78,7 @@ def open_stream(shards: list[str], split: str, request: Request, length: int | N
     first = next(_stream(shards[0]), None)
     if first is None:
         raise DataError(f"{shards[0]} has no images.")
-    labeled = first[0].label is not None
+    labeled = request.labels and first[0].label is not None
     count = len(request.classes) if request.classes is not None else request.num_classes
     if labeled and count is None:
         raise DataError(f"{shards[0]} has labels, whose number is unknown in a stream. Set num_classes or classes.")

@@ -90,6 +90,7 @@ def export(
         | {"layout": "NCHW" if pixels is None else "NHWC"},
         outputs=job.names,
         returns=job.returns,
+        num_classes=family.num_classes,
         classes=None if classes is None else list(classes),
         preprocessing=dataclasses.asdict(preprocessing),
         versions={"foveate": importlib.metadata.version("foveate"), **target.versions()},

@@ -30,6 +30,8 @@ class Manifest:
     outputs: list[str]
     returns: str
     """``tensor`` if the model returned one, else ``fields``."""
+    num_classes: int | None
+    """Classes that the model predicts; None if it has no classifier."""
     classes: list[str] | None
     preprocessing: dict[str, Any]
     versions: dict[str, str]
