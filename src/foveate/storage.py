@@ -131,6 +131,8 @@ def load(directory: str | os.PathLike[str], model: nn.Module | None = None) -> n
         model = _rebuild(manifest.get("model"), folder)
     else:
         inspect(model)  # refuses what is not a supported model
+        if any(parameter.is_meta for parameter in model.parameters()):
+            raise ValueError("This model is on the meta device, which holds no values. Build it on the CPU first.")
         # try on a second root over its modules, and check everything, before the model itself changes
         _check_fit(reduction.apply_(copy_reducible(model)), tensors, folder)
     reduction.apply_(model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import os
 import sys
 import traceback
@@ -122,6 +123,7 @@ def _run(arguments: list[str]) -> int:
     if args.work is None:
         parser.print_help()
         return 0
+    logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)  # transformers imports torchao, which warns
     work = _work(args.work)
     if args.work.startswith("foveate."):  # commands of foveate_cli itself answer without torch
         importlib.import_module("foveate.cli.output").LINES.begin()

@@ -94,6 +94,16 @@ def test_two_towers_reduce_their_image_tower_alone(name):
         assert torch.equal(model.get_image_features(pixels()).pooler_output, before)
 
 
+def test_a_copy_of_a_system_is_reduced_and_restored_apart():
+    model = made(two_towers, "CLIP")
+    fv.reduce_(model, fv.ToMe(), fv.KeepRate(0.6, blocks=(1, 2)))
+    whole = copy_unreduced(model)
+    assert fv.is_reduced(model)
+    assert not fv.is_reduced(whole)
+    fv.reduce_(whole, fv.TopK(), fv.KeepRate(0.5, blocks=(1,)))
+    assert fv.inspect(model).reduction.method == fv.ToMe()
+
+
 @pytest.mark.parametrize("name", GENERATIVE)
 def test_a_language_model_sees_the_image_tokens_it_expects(name):
     model = made(GENERATIVE[name])

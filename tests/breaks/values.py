@@ -61,7 +61,7 @@ BREAKS: list[Break] = [
         "report/compare/run.py",
         "check_places(None if isinstance(model, nn.Module) else data,",
         "check_places(None,",
-        "cli/test_order_of_checks.py::test_what_is_local_is_checked_before_a_model_is_built",
+        "cli/test_order_of_checks.py::test_in_python_a_function_that_loads_the_model_is_called_last",
     ),
     broken(
         "labels are flattened and cut off",

@@ -90,7 +90,7 @@ def expression_case(
     """A case that evaluates ``call``; ``allowed`` tells whether it may return."""
 
     def run(folder: Path) -> None:
-        files = materials.copied_to(folder) if needs_files else None
+        files = materials.copied_to(folder, call) if needs_files else None
         names: dict[str, Any] = {
             "model": tiny_model(),
             "images": images(),

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,26 +21,11 @@ from foveate.tasks import find_task
 from foveate.training.recipe import find_recipe
 
 from .commands import run_command
+from .dense_kinds import DENSE_KINDS
 from .judging import MODEL_CHANGED, Wrong, check_unchanged, contents, fault_of
+from .kind import Kind
 from .materials import NAMES, Materials
 from .values import images, is_as_made, tiny_model
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A file that is read."""
-
-    name: str
-    place: Callable[[Materials, Path], Path]
-    """Copies what is needed to a case's folder; returns the file to spoil."""
-    read: Callable[[Path, Materials], Any]
-    """Reads the file at this path; what it returns can be compared."""
-    structure: str = ""
-    """json or toml where it can be altered below the top level; sealed or checkpoint where the checksum is made to fit,
-    so that only the content is wrong."""
-    exact: bool = False
-    """Whether other content than was written must be noticed."""
-    weight: float = 1.0
 
 
 def _copied(name: str, *others: str) -> Callable[[Materials, Path], Path]:
@@ -234,6 +218,7 @@ KINDS = (
         _with_command("show", "tokens", "plain", "{file}", "--method", "tome", "--keep-rate", "0.6"),
         weight=0.3,
     ),
+    *DENSE_KINDS,
 )
 
 

@@ -19,8 +19,9 @@ from safetensors.torch import save_file
 from foveate.files import sealed
 from foveate.training import checkpoint
 
-from .file_kinds import KINDS, Kind
+from .file_kinds import KINDS
 from .judging import OTHER_CONTENT, Case, Wrong, nothing_half_written
+from .kind import Kind
 from .materials import Materials
 from .values import DEEP
 
@@ -160,7 +161,10 @@ def _data_of(kind: Kind, materials: Materials) -> Any:
     text = (folder / "good").read_text(encoding="utf-8")
     if kind.structure == "toml":
         return tomllib.loads(text)
-    return {name: value for name, value in json.loads(text).items() if kind.structure == "json" or name != "checksum"}
+    data = json.loads(text)
+    if kind.structure == "sealed":
+        data.pop("checksum")
+    return data
 
 
 def _write_text(path: Path, text: str) -> None:

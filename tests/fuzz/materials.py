@@ -20,7 +20,7 @@ import foveate as fv
 from foveate.report.compare.saving import PARTIAL
 from foveate.training.config import TrainConfig, read_config
 
-from .values import SHAPE, SIZE, tiny_model
+from .values import CLASSES, SHAPE, SIZE, images, segmenter, tiny_model
 
 NAMES = ("bright", "dark")
 OPTIONS = {"methods": ["topk"], "budgets": [0.7], "seconds": 0.001, "batch_size": 2, "limit": 2, "name": "tiny"}
@@ -79,6 +79,8 @@ class Materials:
         tensors = {name: tensor.clone() for name, tensor in tiny_model().state_dict().items()}
         save_file(tensors, root / "weights.safetensors")
         torch.save(tensors, root / "weights.pth")
+        self._masks()
+        self._objects()
 
     def _saved(self) -> None:
         model = tiny_model()
@@ -106,6 +108,37 @@ class Materials:
                 text.write_text(str(NAMES.index(name)))
                 archive.add(text, f"{number:04}.cls")
                 text.unlink()
+
+    def _masks(self) -> None:
+        """Two pictures with the class of each pixel."""
+        for place in ("images", "masks"):
+            (self.root / "masks" / "val" / place).mkdir(parents=True)
+        for number in range(2):
+            picture, mask = drawn_pair(number)
+            picture.save(self.root / "masks" / "val" / "images" / f"{number}.png")
+            mask.save(self.root / "masks" / "val" / "masks" / f"{number}.png")
+        (self.root / "masks" / "classes.json").write_text(json.dumps([f"class {n}" for n in range(CLASSES)]))
+
+    def _objects(self) -> None:
+        """COCO's annotations: two objects with masks, and two persons with keypoints."""
+        for place in ("annotations", "val2017"):
+            (self.root / "coco" / place).mkdir(parents=True)
+        for number in range(2):
+            drawn_pair(number)[0].save(self.root / "coco" / "val2017" / f"{number}.png")
+        for name, data in coco_files().items():
+            (self.root / "coco" / "annotations" / name).write_text(json.dumps(data))
+
+    @cached_property
+    def exported(self) -> Path:
+        """A model that was exported to ONNX."""
+        model = fv.reduce_(tiny_model(), fv.ToMe(), fv.KeepRate(0.6, blocks=(1,)))
+        return fv.export(model, self.root / "exported", "onnx", data=images())
+
+    @cached_property
+    def dense(self) -> Path:
+        """A saved encoder with a head for segmentation."""
+        fv.save(segmenter(), self.root / "dense")
+        return self.root / "dense"
 
     @property
     def pictures(self) -> Path:
@@ -153,13 +186,44 @@ class Materials:
     def compare(self, folder: Path, **options: Any) -> Any:
         return fv.compare(tiny_model(), str(self.pictures), store=folder, **(OPTIONS | options))
 
-    def copied_to(self, folder: Path) -> Files:
-        """The small files, in a case's own folder."""
+    def copied_to(self, folder: Path, call: str = "") -> Files:
+        """The small files, in a case's own folder, and what else ``call`` names."""
+        for name in ("exported", "dense", "masks", "coco"):
+            if name in call:
+                shutil.copytree(getattr(self, name, self.root / name), folder / name)
         for name in ("saved", "plain"):
             shutil.copytree(self.root / name, folder / name)
         for name in ("schedule", "recipe.toml", "labels.csv", "classes.txt", "weights.safetensors"):
             shutil.copy(self.root / name, folder / name)
         return Files(folder, self.config)
+
+
+def drawn_pair(number: int) -> tuple[Image.Image, Image.Image]:
+    """A picture and the class of each of its pixels."""
+    drawn = np.random.default_rng(number)
+    mask = drawn.integers(0, CLASSES, (20, 22), dtype=np.uint8)
+    return Image.fromarray(drawn.integers(0, 256, (20, 22, 3), dtype=np.uint8)), Image.fromarray(mask)
+
+
+def coco_files() -> dict[str, Any]:
+    """The content of COCO's files by their names."""
+    images = [{"id": n + 1, "file_name": f"{n}.png", "height": 20, "width": 22} for n in range(2)]
+    plain = {"iscrowd": 0, "area": 64.0, "bbox": [2.0, 3.0, 8.0, 8.0], "category_id": 3}
+    polygon = {"segmentation": [[2.0, 3.0, 10.0, 3.0, 10.0, 11.0]]}
+    runs = {"segmentation": {"size": [20, 22], "counts": [50, 40, 350]}, "iscrowd": 1}
+    text = {"segmentation": {"size": [20, 22], "counts": "b1X1n:"}}
+    points = {"keypoints": [3, 4, 2, 5, 6, 1], "num_keypoints": 2} | polygon
+    cats = [{"id": 3, "name": "cat"}, {"id": 7, "name": "dog"}]
+    person = [{"id": 3, "name": "person", "keypoints": ["nose", "tail"], "skeleton": [[1, 2]]}]
+
+    def content(categories: list[Any], *own: dict[str, Any]) -> dict[str, Any]:
+        found = [plain | one | {"id": 10 + n, "image_id": n % 2 + 1} for n, one in enumerate(own)]
+        return {"images": images, "categories": categories, "annotations": found}
+
+    return {
+        "instances_val2017.json": content(cats, polygon, runs, text),
+        "person_keypoints_val2017.json": content(person, points, points),
+    }
 
 
 assert SIZE == 16, "the recipe writes the size out"

@@ -135,6 +135,8 @@ HOSTILE = (
     "torchvision_model()",
     "mean_model()",
     "reduced_model()",
+    "embedding_model()",
+    "segmenter()",
 )
 
 
@@ -217,6 +219,19 @@ def mean_model() -> nn.Module:
     return timm.create_model("vit_tiny_patch16_224", **SHAPE, **pooled).eval()
 
 
+def embedding_model() -> nn.Module:
+    """No classifier: it returns a vector for each image."""
+    made = tiny_model()
+    made.reset_classifier(0)
+    return made
+
+
+def segmenter() -> nn.Module:
+    """An encoder with a head that classifies pixels."""
+    torch.manual_seed(0)
+    return fv.models.dense_model(tiny_model(), "linear", num_classes=CLASSES, image_size=(SIZE, SIZE)).eval()
+
+
 def torchvision_model() -> nn.Module:
     torch.manual_seed(0)
     return TorchvisionViT(SIZE, PATCH, DEPTH, 2, DIM, 32, num_classes=CLASSES).eval()
@@ -250,6 +265,8 @@ NAMES: dict[str, Any] = {
             half_model,
             without_blocks,
             mean_model,
+            embedding_model,
+            segmenter,
             torchvision_model,
             reduced_model,
             reduced_and_run,

@@ -122,9 +122,12 @@ def _segmentation(raw: Any, size: tuple[int, int]) -> Segmentation | None:
     if isinstance(raw, dict):
         counts = raw.get("counts")
         fits = isinstance(raw.get("size"), list) and tuple(raw["size"]) == size
-        filled = bool(counts) if isinstance(counts, str) else isinstance(counts, list) and sum(counts[1::2]) > 0
-        total = not isinstance(counts, list) or sum(counts) == size[0] * size[1]
-        return {"size": list(size), "counts": counts} if fits and filled and total else None
+        if isinstance(counts, list):
+            whole = all(type(run) is int and run >= 0 for run in counts)
+            usable = whole and sum(counts) == size[0] * size[1] and sum(counts[1::2]) > 0
+        else:
+            usable = isinstance(counts, str) and bool(counts)  # decoded when the image is read
+        return {"size": list(size), "counts": counts} if fits and usable else None
     if not isinstance(raw, list):
         return None
     polygons = [one for one in raw if isinstance(one, list) and len(one) >= 6 and len(one) % 2 == 0]
@@ -142,7 +145,8 @@ def _keypoints(
 ) -> Floats | None:
     """Keypoints (K, 3), those outside the image unlabeled; None if their number is another."""
     values = _joined_parts(raw) if kind == "wholebody" else raw.get("keypoints", [])
-    if len(values) != 3 * len(names) or not all(map(_is_number, values)):
+    whole = isinstance(values, list) and len(values) == 3 * len(names)
+    if not whole or not all(map(_is_number, values)):
         findings.add("keypoints", raw)
         return None
     points = np.array(values, dtype=np.float32).reshape(-1, 3)

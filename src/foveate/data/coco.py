@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from foveate.data.annotations import Annotation, Findings, read_annotation
 from foveate.data.coco_masks import decoded_mask
 from foveate.data.folder import Files
-from foveate.data.images import DataError
+from foveate.data.images import BrokenImage, DataError
 from foveate.data.instances import Instances, KeypointNames
 from foveate.data.keypoints import WHOLEBODY, named_keypoints
 from foveate.data.labels import Request, check_same_classes, first_few
@@ -27,14 +28,24 @@ from foveate.data.limits import check_inside
 from foveate.data.source import InstanceData
 from foveate.data.splits import ALL, TEST, TRAIN, VALIDATION, check_undivided, choose_split
 from foveate.files import parse_json
+from foveate.methods.validation import shown
 
 Kind = Literal["instances", "keypoints", "wholebody"]
+Kinds = type[int] | type[str] | type[list[Any]]
 FILES: dict[Kind, str] = {
     "instances": "instances_*.json",
     "keypoints": "person_keypoints_*.json",
     "wholebody": "*wholebody_*.json",
 }
 """What the annotation files of a COCO folder are called."""
+
+
+KEYS: dict[str, dict[str, Kinds]] = {
+    "images": {"id": int, "file_name": str, "height": int, "width": int},
+    "annotations": {"image_id": int, "category_id": int, "bbox": list},
+    "categories": {"id": int, "name": str},
+}
+"""What each entry of a COCO file needs, by the list it is in."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +80,7 @@ class CocoData(InstanceData):
         size, found = self.pictures.sizes[index], self.annotations[index]
         masks = None
         if self.with_masks:
-            masks = np.array([decoded_mask(one.segmentation, size) for one in found], dtype=bool).reshape(-1, *size)
+            masks = self._masks(index)
             whole = np.flatnonzero(masks.any(axis=(1, 2)))  # a sliver that covers no pixel has no mask to learn
             found, masks = tuple(found[i] for i in whole), masks[whole]
         points = None
@@ -87,6 +98,14 @@ class CocoData(InstanceData):
             masks=masks,
             keypoints=points,
         )
+
+    def _masks(self, index: int) -> NDArray[np.bool_]:
+        size = self.pictures.sizes[index]
+        try:
+            found = [decoded_mask(one.segmentation, size) for one in self.annotations[index]]
+        except (RuntimeError, ValueError) as error:  # of run lengths that are text
+            raise BrokenImage(self.pictures.name(index), f"a mask cannot be decoded: {error}") from error
+        return np.array(found, dtype=bool).reshape(-1, *size)
 
 
 def _as_stored(image: Image.Image) -> Image.Image:
@@ -174,22 +193,27 @@ def _read_json(file: Path) -> dict[str, Any]:
         content = parse_json(file.read_bytes(), file)
     except ValueError as error:
         raise DataError(str(error)) from error
-    for name, needed in (
-        ("images", ("id", "file_name", "height", "width")),
-        ("annotations", ("image_id", "category_id", "bbox")),
-        ("categories", ("id", "name")),
-    ):
+    for name, needed in KEYS.items():
         rows = content.get(name) if isinstance(content, dict) else None
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             raise DataError(f"{file} has no list {name!r} of objects, so it is not COCO's JSON.")
         for place, row in enumerate(rows):
-            lacking = [key for key in needed if key not in row]
-            if lacking:
-                raise DataError(f"{file}: entry {place} of {name!r} has no {lacking[0]!r}.")
+            _check_row(row, needed, f"{file}: entry {place} of {name!r}")
     if not content["images"]:
         raise DataError(f"{file} lists no images.")
     _check_unique(content["images"], file)
     return content
+
+
+def _check_row(row: dict[str, Any], needed: Mapping[str, Kinds], where: str) -> None:
+    for key, kind in needed.items():
+        if key not in row:
+            raise DataError(f"{where} has no {key!r}.")
+        if not isinstance(row[key], kind) or isinstance(row[key], bool):
+            words = "text" if kind is str else "a number" if kind is int else "a list"
+            raise DataError(f"{where}: {key!r} must be {words}, got {shown(row[key], 60)}.")
+    if "height" in row and not (0 < row["height"] < 2**16 and 0 < row["width"] < 2**16):
+        raise DataError(f"{where} has {row['width']} x {row['height']} pixels; an image has 1 to 65535 on a side.")
 
 
 def _check_unique(images: list[dict[str, Any]], file: Path) -> None:
@@ -231,8 +255,19 @@ def _keypoint_names(categories: list[dict[str, Any]], file: Path, kind: Kind) ->
     names = categories[0].get("keypoints")
     if not isinstance(names, list) or not names:
         raise DataError(f"{file} has no names of keypoints in its category. Use person_keypoints_*.json.")
-    limbs = [(int(a) - 1, int(b) - 1) for a, b in categories[0].get("skeleton", [])]
-    return named_keypoints([str(name) for name in names], limbs)
+    return named_keypoints([str(name) for name in names], _limbs(categories[0], len(names), file))
+
+
+def _limbs(category: Mapping[str, Any], points: int, file: Path) -> list[tuple[int, int]]:
+    """The skeleton of a category as pairs of keypoints, counted from 0."""
+    found = category.get("skeleton", [])
+    pairs = [tuple(one) for one in found if isinstance(one, list)] if isinstance(found, list) else [()]
+    known = range(1, points + 1)
+    if not all(len(pair) == 2 and all(type(end) is int and end in known for end in pair) for pair in pairs):
+        raise DataError(
+            f"{file}: 'skeleton' must be pairs of keypoints, counted from 1 to {points}, got {shown(found, 60)}."
+        )
+    return [(first - 1, last - 1) for first, last in pairs]
 
 
 def _pictures(path: Path, file: Path, split: str, images: list[dict[str, Any]]) -> CocoImages:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import dataclasses
 import importlib.metadata
+import math
 import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from foveate.deploy.parity import Parity, agreement, compare, first_differing, o
 from foveate.deploy.quantize import CALIBRATION_IMAGES, check_quantize, write_int8
 from foveate.deploy.samples import SCENES, sample
 from foveate.deploy.targets import INPUT, TARGETS, Run, Target, target_named
+from foveate.evaluation.timing import check_positive
 from foveate.files import LOCK, TEMPORARY, check_writable, checksum, replacing_all, waiting_lock, write_text
 from foveate.methods.validation import check_type, shown
 
@@ -71,10 +73,13 @@ def export(
         ValueError: If the runtime is not installed, the model, the images or the folder cannot be used, or outputs
             differ; the message names the first block that does.
     """
-    family, target, folder = inspect(model), target_named(to), Path(path)
+    family, target = inspect(model), target_named(to)
     check_quantize(quantize, target, data)
-    check_type(int | None, "a number of images", images=images)
+    check_type(str | os.PathLike, "a path", path=path)
+    check_positive(images=images)
+    check_tolerance(tolerance)
     _check_classes(classes, family.num_classes)
+    folder = Path(path)
     check_folder(folder)
     own = copy.deepcopy(model).eval().to("cpu", torch.float32)
     preprocessing = Preprocessing.of(own)
@@ -125,7 +130,7 @@ class _Job:
             probe = self.images[:1] if self.pixels is None else self.pixels(self.images[:1])
             output = self.model(probe)
         self.names = list(named_outputs(output))
-        self.returns = "tensor" if isinstance(output, Tensor) else "fields"
+        self.returns: Literal["tensor", "fields"] = "tensor" if isinstance(output, Tensor) else "fields"
         self.module = PlainOutputs(self.model, self.pixels).eval()
         self.expected = outputs_of(self.module, self.images)
 
@@ -218,14 +223,21 @@ def _remove_others(folder: Path, target: Target) -> None:
 def _check_classes(classes: Sequence[str] | None, number: int | None) -> None:
     if classes is None:
         return
-    if isinstance(classes, str) or not all(isinstance(name, str) for name in classes):
+    if not isinstance(classes, list | tuple) or not all(isinstance(name, str) for name in classes):
         raise TypeError(f"classes must be a list of names, got {shown(classes)}.")
     if number is not None and len(classes) != number:
         raise ValueError(f"The model has {number} classes, and {len(classes)} names were given.")
 
 
+def check_tolerance(tolerance: float) -> None:
+    """Raise a ValueError for anything but a finite number above 0."""
+    if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0 < tolerance < math.inf:
+        raise ValueError(f"tolerance must be above 0, got {shown(tolerance)}.")
+
+
 def _checked_size(size: Sequence[int]) -> tuple[int, int]:
-    if isinstance(size, str) or len(size) != 2 or not all(isinstance(side, int) and side > 0 for side in size):
+    pair = isinstance(size, list | tuple) and len(size) == 2
+    if not pair or not all(type(side) is int and 0 < side < 2**16 for side in size):
         raise ValueError(f"input_size must be (height, width), got {shown(size)}.")
     return size[0], size[1]
 

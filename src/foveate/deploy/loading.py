@@ -10,6 +10,7 @@ from torch import Tensor
 
 from foveate.deploy.manifest import Manifest, read_manifest
 from foveate.deploy.targets import Run, target_named
+from foveate.evaluation.timing import check_positive
 from foveate.methods.validation import check_type
 from foveate.reductions import Reduction
 
@@ -70,7 +71,9 @@ def load_exported(path: str | os.PathLike[str], *, threads: int | None = None, t
         ValueError: If the folder is not an exported model, was changed, needs ``trusted=True``, or its runtime is not
             installed.
     """
-    check_type(int | None, "a number of threads", threads=threads)
+    check_type(str | os.PathLike, "a path", path=path)
+    check_positive(threads=threads)
+    check_type(bool, "True or False", trusted=trusted)
     folder = Path(path)
     manifest = read_manifest(folder)
     target = target_named(manifest.target)

@@ -6,15 +6,27 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from foveate.deploy.targets import TARGETS
+from foveate.evaluation.plain_data import read_dataclass
 from foveate.files import check_file, read_json, sealed, unsealed
 from foveate.reductions import Reduction
 
 MANIFEST = "foveate.json"
 KIND = "export"
 AGAIN = "Export the model again, or copy the folder again."
+
+
+@dataclass(frozen=True)
+class Input:
+    """What the exported model takes."""
+
+    name: str
+    dtype: Literal["float32", "uint8"]
+    size: tuple[int, ...]
+    """The shape of one image."""
+    layout: Literal["NCHW", "NHWC"]
 
 
 @dataclass(frozen=True)
@@ -26,9 +38,9 @@ class Manifest:
     """Names of the files, with their checksums."""
     reduction: dict[str, Any]
     input: dict[str, Any]
-    """name, dtype, layout, and size: the shape of one image."""
+    """The values of ``Input`` by name."""
     outputs: list[str]
-    returns: str
+    returns: Literal["tensor", "fields"]
     """``tensor`` if the model returned one, else ``fields``."""
     num_classes: int | None
     """Classes that the model predicts; None if it has no classifier."""
@@ -55,10 +67,7 @@ def read_manifest(folder: Path) -> Manifest:
     if data.get("kind") != KIND:
         raise ValueError(f"{folder} holds a saved model, not an exported one. Load it with fv.load.")
     data = unsealed(data, path, AGAIN)
-    names = {field.name for field in dataclasses.fields(Manifest)}
-    if not names <= data.keys() or data["target"] not in TARGETS:
-        raise ValueError(f"{path} is not a manifest that this version of foveate reads. {AGAIN}")
-    manifest = Manifest(**{name: data[name] for name in names})
+    manifest = _read(data, path)
     if tuple(manifest.files) != TARGETS[manifest.target].files:
         raise ValueError(f"{path} names other files than {manifest.target} has. {AGAIN}")
     for name, expected in manifest.files.items():
@@ -66,6 +75,18 @@ def read_manifest(folder: Path) -> Manifest:
             raise ValueError(f"{folder} lacks {name}. {AGAIN}")
         check_file(folder / name, expected, AGAIN)
     Reduction.from_dict(manifest.reduction)
+    return manifest
+
+
+def _read(data: dict[str, Any], path: Path) -> Manifest:
+    content = {name: value for name, value in data.items() if name not in ("format", "kind", "checksum")}
+    try:
+        manifest = read_dataclass(Manifest, content, "the manifest")
+        given = read_dataclass(Input, manifest.input, "input")
+    except ValueError as error:
+        raise ValueError(f"{path} is not a manifest that this version of foveate reads: {error} {AGAIN}") from error
+    if manifest.target not in TARGETS or len(given.size) != 3 or not manifest.outputs:
+        raise ValueError(f"{path} is not a manifest that this version of foveate reads. {AGAIN}")
     return manifest
 
 

@@ -95,7 +95,7 @@ def checked_device(name: str | torch.device) -> torch.device:
     """
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, TypeError, ValueError) as error:
         shown_name = shown(str(name) if isinstance(name, torch.device) else name)
         raise ValueError(f"Device {shown_name} is not available: {str(error).splitlines()[0]}") from error
@@ -115,7 +115,13 @@ def check_seconds(seconds: float) -> None:
         raise ValueError(f"seconds must be above 0, got {shown(seconds)}.")
 
 
+def check_workers(workers: object) -> None:
+    """Raise a ValueError for anything but a number of processes; 0 reads images in this one."""
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
+        raise ValueError(f"workers must be an integer of at least 0, got {shown(workers)}.")
+
+
 def check_progress(progress: object) -> None:
-    """Raise a TypeError for something that cannot be called."""
-    if progress is not None and not callable(progress):
+    """Raise a TypeError for something that is not a function; a model can be called, but not with what is done."""
+    if progress is not None and (isinstance(progress, nn.Module) or not callable(progress)):
         raise TypeError(f"progress must be a function, got {shown(progress)}.")

@@ -88,7 +88,7 @@ class Found:
 
     def __str__(self) -> str:
         judged = self.best.judged
-        what = "of decisions unchanged" if judged.quality != 1 - judged.divergence else "cosine"
+        what = "of decisions unchanged" if judged.of_decisions else "cosine"
         faster = "" if self.best.speedup is None else f", {self.best.speedup:.2f}x faster"
         return (
             f"{self.reduction}: {self.best.macs:.3f} of the MACs{faster}, "

@@ -31,6 +31,8 @@ class Judged(NamedTuple):
     quality: float
     """Share of unchanged decisions, or mean cosine."""
     images: int
+    of_decisions: bool = True
+    """Whether the quality is a share of decisions; otherwise it is a cosine."""
 
     @property
     def standard_error(self) -> float:
@@ -53,9 +55,9 @@ class Judge:
             targets = self.task.unknown_like(torch.zeros(len(batch), dtype=torch.long))
             metrics.update(self._predicted(reduced, batch), targets, reference[: len(batch)])
         found = metrics.compute()
-        if "agreement" in found:
-            return Judged(found["kl"], found["agreement"] / 100, metrics.images)
-        return Judged(1 - found["cosine"], found["cosine"], metrics.images)
+        if "cosine" in found:
+            return Judged(1 - found["cosine"], found["cosine"], metrics.images, of_decisions=False)
+        return Judged(found["kl"], found["agreement"] / 100, metrics.images)
 
     @torch.inference_mode()
     def _predicted(self, model: nn.Module, images: Tensor) -> Any:

@@ -23,10 +23,10 @@ from foveate.adapters import copy_unreduced, inspect
 from foveate.api import cost
 from foveate.evaluation.progress import Progress, silent
 from foveate.evaluation.speed import measure_speed
-from foveate.evaluation.timing import check_positive, check_progress
+from foveate.evaluation.timing import check_positive, check_progress, check_seconds, check_workers
 from foveate.methods.base import Method, Site
 from foveate.methods.options import parse
-from foveate.methods.validation import shown
+from foveate.methods.validation import check_type, shown
 from foveate.reductions import Reduction
 from foveate.schedules import Keep
 from foveate.tuning.allocation import cheapest_within
@@ -101,7 +101,11 @@ def search(
     constraints = Constraints(agreement, cosine, latency, speedup, macs)
     check_positive(calibration=calibration, validation=validation, batch_size=batch_size, trials=trials)
     check_progress(progress)
-    chosen = [_method(one) for one in methods]
+    check_seconds(seconds)
+    check_workers(workers)
+    check_type(str | None, "text", split=split)
+    check_type(int, "a whole number", seed=seed)
+    chosen = _methods(methods)
     whole = _unreduced(model)
     task = task_of(whole)
     _check_quality(constraints, inspect(whole).num_classes is not None)
@@ -117,6 +121,13 @@ def search(
     run.run()
     run.finish(Judge(whole, judging, task), seconds)
     return run.found(time.monotonic() - started)
+
+
+def _methods(given: Sequence[Method | str]) -> list[Method]:
+    if isinstance(given, Method | str):
+        return [_method(given)]
+    check_type(list | tuple, "a list of methods or their names", methods=given)
+    return [_method(one) for one in given]
 
 
 def _method(given: Method | str) -> Method:

@@ -69,6 +69,8 @@ def prepared(model: nn.Module, device: torch.device) -> tuple[nn.Module, list[Ca
 def open_images(data: Any, model: nn.Module, settings: Settings, task: Task, reading: Reading) -> Images:
     """Open the images of a comparison, preprocessed for ``model``."""
     if not isinstance(data, str | PathLike):
+        if reading.options:
+            raise ValueError(f"Tensors do not take {next(iter(reading.options))}; data_options are for other sources.")
         return from_tensors(data, settings.batch_size, settings.limit, task)
     opened = reading.open(str(data), task)
     note = f"Accuracy is left out: {opened.mismatch}" if opened.mismatch else ""

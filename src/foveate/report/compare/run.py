@@ -20,7 +20,7 @@ from foveate.evaluation.environment import describe_environment
 from foveate.evaluation.memory import peak_memory
 from foveate.evaluation.plain_data import read_dataclass
 from foveate.evaluation.progress import Progress, silent
-from foveate.evaluation.timing import check_progress, checked_device
+from foveate.evaluation.timing import check_progress, check_workers, checked_device
 from foveate.methods.base import Method
 from foveate.methods.validation import check_type, shown, shown_error
 from foveate.report.compare.candidates import (
@@ -119,12 +119,13 @@ def compare(
         ValueError: If the model, the data or a setting cannot be used.
         TypeError: If a method or ``data`` has the wrong type.
     """
+    if model is not None and not callable(model):  # a module is callable too
+        raise TypeError(f"model must be a model, or a function that loads one, got {shown(model)}.")
     check_progress(progress)
     check_type(str | None, "text", split=split, name=name, task=task)
     check_type(bool, "True or False", trained=trained, resume=resume)
     check_type(Mapping | None, "values by name", data_options=data_options, task_options=task_options)
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
-        raise ValueError(f"workers must be an integer of at least 0, got {shown(workers)}.")
+    check_workers(workers)
     if isinstance(max_broken, bool) or not isinstance(max_broken, int | float) or not 0 <= max_broken <= 1:
         raise ValueError(f"max_broken must be between 0 and 1, got {shown(max_broken)}. For 5 % write 0.05.")
     if classes is not None and not (isinstance(classes, list | tuple) and all(isinstance(c, str) for c in classes)):

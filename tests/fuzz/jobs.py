@@ -1,0 +1,177 @@
+"""Calls that take time, spoiled: most of their cases end at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from .parameters import (
+    EXACT,
+    MODELS,
+    PICTURES,
+    SCHEDULE,
+    UNIT,
+    WHOLE_METHOD,
+    Parameter,
+    Target,
+    a_model,
+    is_method,
+    is_path,
+    is_size,
+    number,
+    optional,
+    truth,
+    whole,
+)
+
+SOUND = MODELS - {"nan_model()"}
+"""Models whose outputs can be judged."""
+
+
+def _is_none(value: Any) -> bool:
+    return value is None
+
+
+def _is_call(value: Any) -> bool:
+    return value is None or (callable(value) and not isinstance(value, torch.nn.Module))
+
+
+NONE = optional("None", _is_none)
+PROGRESS = optional("None", _is_call)
+DEVICE = optional("'cpu'", lambda value: isinstance(value, torch.device))
+
+
+def job_targets() -> Iterator[Target]:
+    """Everything that measures, trains, searches or exports."""
+    yield _measure_speed()
+    yield from _comparisons()
+    yield from _searches()
+    yield _train()
+    yield from _exports()
+
+
+def _measure_speed() -> Target:
+    options = {
+        "model": a_model(also=MODELS),
+        "method": WHOLE_METHOD,
+        "schedule": SCHEDULE,
+        "batch_size": Parameter("1", whole(1, 9)),
+        "image_size": optional("None", is_size),
+        "rounds": optional("1", whole(1, 9), given=True),
+        "seconds": optional("0.1", number(0, 5), given=True),
+        "warmup": optional("1", whole(1, 9)),
+        "threads": optional("None", lambda value: value is None or whole(1, 9)(value)),
+        "exact_last_block": EXACT,
+        "unit_qk": UNIT,
+        "dtype": optional("None", lambda value: value is None or isinstance(value, torch.dtype)),
+        "device": DEVICE,
+        "progress": PROGRESS,
+    }
+    return Target("fv.measure_speed", options, weight=2.5)
+
+
+def _comparisons() -> Iterator[Target]:
+    options = {
+        "model": a_model(also=SOUND),
+        "data": Parameter("[(images, torch.tensor([0, 1]))]", also=PICTURES),
+        "methods": optional("['topk']", is_method, given=True),
+        "budgets": optional("(0.7,)", number(0.2, 1), given=True),
+        "batch_size": optional("2", whole(1, 99)),
+        "device": DEVICE,
+        "limit": optional("None", lambda value: value is None or whole(1, 99)(value)),
+        "seconds": optional("0.001", number(0, 3), given=True),
+        "split": NONE,
+        "classes": NONE,
+        "checkpoints": optional("()", lambda value: isinstance(value, list | tuple | dict) and not value),
+        "seed": optional("0", whole()),
+        "workers": optional("0", whole(0)),
+        "max_broken": optional("0.01", lambda value: value == 0 or number(0, 1)(value)),
+        "data_options": optional("None", lambda value: value is None or value == {}),
+        "task": optional("'classification'", also=frozenset({"'embedding'"})),
+        "task_options": optional("None", lambda value: value is None or value == {}),
+        "name": optional("'name'", lambda value: value is None or isinstance(value, str)),
+        "trained": optional("True", truth),
+        "store": optional("None", lambda value: value is None or is_path(value)),
+        "resume": optional("False", lambda value: value is False),
+        "progress": PROGRESS,
+    }
+    yield Target("fv.compare", options, weight=2)
+    vectors = {
+        "model": a_model("embedding_model()", frozenset()),
+        "data": Parameter("images", also=PICTURES),
+        "task": optional("'embedding'", _is_none),
+        "task_options": optional("{}", lambda value: value is None or value == {}),
+    }
+    yield Target("fv.compare", options | vectors, weight=0.7)
+    masks = {
+        "model": a_model("segmenter()", frozenset()),
+        "data": Parameter("files.masks"),
+        "task": optional("'segmentation'", _is_none),
+        "task_options": optional("{'ignore': 2}", lambda value: value is None or value == {}),
+        "limit": optional("1", lambda value: value is None or whole(1, 99)(value)),
+    }
+    yield Target("fv.compare", options | masks, weight=0.7, needs_files=True)
+
+
+def _searches() -> Iterator[Target]:
+    options = {
+        "model": a_model(also=SOUND),
+        "images": Parameter("images.repeat(32, 1, 1, 1)"),
+        "macs": optional("0.8", number(0.5, 1), given=True),
+        "agreement": NONE,
+        "cosine": NONE,
+        "latency": NONE,
+        "speedup": NONE,
+        "methods": optional("['topk']", is_method, given=True),
+        "calibration": optional("32", whole(1, 999), given=True),
+        "validation": optional("32", whole(1, 999), given=True),
+        "trials": optional("1", whole(1, 9), given=True),
+        "batch_size": optional("1", whole(1, 99)),
+        "split": NONE,
+        "workers": optional("0", whole(0, 9)),
+        "seed": optional("0", whole(0, 10**9)),
+        "seconds": optional("0.001", number(0, 3), given=True),
+        "progress": PROGRESS,
+    }
+    yield Target("fv.search", options, weight=0.7)
+    vectors = {"model": a_model("embedding_model()", frozenset()), "cosine": optional("0.1", number(0, 0.5))}
+    yield Target("fv.search", options | vectors, weight=0.4)
+
+
+def _train() -> Target:
+    options = {
+        "recipe": Parameter("files.config"),
+        "model": NONE,
+        "data": NONE,
+        "out": optional("'out'", is_path),
+        "overrides": optional("()", lambda value: isinstance(value, list | tuple | dict) and not value),
+        "resume": optional("False", truth),
+        "progress": PROGRESS,
+        "stop": NONE,
+    }
+    return Target("fv.train", options, weight=1.2, needs_files=True)
+
+
+def _exports() -> Iterator[Target]:
+    export = {
+        "model": a_model(also=SOUND | {"reduced_model()"}),
+        "path": Parameter("'new'", is_path),
+        "to": Parameter("'torch-export'"),
+        "data": optional("images", _is_none, given=True),
+        "images": optional("2", lambda value: value is None or whole(1, 99)(value)),
+        "input_size": NONE,
+        "classes": NONE,
+        "quantize": NONE,
+        "tolerance": optional("1e-3", number(0, 1e300)),
+    }
+    yield Target("fv.export", export, weight=0.8)
+    load = {
+        "path": Parameter("files.exported"),
+        "threads": optional("1", lambda value: value is None or whole(1, 99)(value)),
+        "trusted": optional("False", truth),
+    }
+    yield Target("fv.load_exported", load, "{}(images)", needs_files=True)
+    pictures = Parameter("images", also=PICTURES)
+    yield Target("fv.load_exported(files.exported)", {"images": pictures}, weight=0.5, needs_files=True)
