@@ -19,7 +19,7 @@ TIMM_MODULES = (
 """Modules of timm whose models can be reduced."""
 REGISTERED_MODEL = re.compile(r"^@register_model\ndef (\w+)\(", re.MULTILINE)
 MODEL_PREFIXES = ("hf:", "torchvision:")
-DATA_PREFIXES = ("hf:", "wds:", "torchvision:", "scenes:", "scenes:objects")
+DATA_PREFIXES = ("hf:", "parquet:", "wds:", "torchvision:", "scenes:", "scenes:objects")
 
 
 def methods(prefix: str = "", **_: object) -> list[str]:
@@ -51,7 +51,7 @@ def models(prefix: str = "", **_: object) -> list[str]:
 
 def data(prefix: str = "", **_: object) -> list[str]:
     """Kinds of image data, folders and tables."""
-    return [*DATA_PREFIXES, *_paths(prefix, (".csv", ".json"))]
+    return [*DATA_PREFIXES, *_paths(prefix, (".csv", ".json", ".parquet"))]
 
 
 def tasks(**_: object) -> list[str]:

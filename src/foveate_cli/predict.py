@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from foveate_cli import arguments
+from foveate_cli import arguments, names
 
 DESCRIPTION = """\
 Predict the most likely classes of every image, and write them to a folder of Parquet files with a manifest. Labels are
@@ -64,7 +64,8 @@ def add_common(parser: arguments.Parser) -> None:
 
 
 def _add_images(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--data", metavar="SOURCE", required=True, help=arguments.SOURCES)
+    data = group.add_argument("--data", metavar="SOURCE", required=True, help=arguments.SOURCES)
+    arguments.completed_by(data, names.data)
     group.add_argument("--split", metavar="NAME", default="all", help="split of the data; default: all images")
     group.add_argument("--root", metavar="DIR", help="folder of torchvision: data")
     group.add_argument("--image-column", metavar="NAME", help="Parquet column with encoded images or paths")
