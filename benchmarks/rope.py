@@ -1,6 +1,6 @@
 """Where is a merged token? Representative and mean positions on a ViT-Tiny with rotary positions.
 
-    FOVEATE_ASSETS=... python benchmarks/rope.py train --weights rope.safetensors [--steps 500]
+    FOVEATE_ASSETS=... python benchmarks/rope.py train --weights rope.safetensors [--steps 600]
     FOVEATE_ASSETS=... python benchmarks/rope.py measure --weights rope.safetensors [--csv results/rope.csv]
 
 No pretrained weights with rotary positions are among the assets. So the pretrained ViT-Tiny loses its learned
@@ -79,36 +79,68 @@ def crops(images: Tensor, generator: torch.Generator) -> Tensor:
     return cut.flip(-1) if torch.rand(1, generator=generator) < 0.5 else cut
 
 
+class Run:
+    """A training that goes on where it was stopped: its whole state lies beside the weights until it is done."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        torch.manual_seed(args.seed)
+        self.file = args.weights.with_suffix(".state")
+        self.model = rotary_vit_tiny().train()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=args.lr, weight_decay=0.05)
+        self.generator = torch.Generator().manual_seed(args.seed)
+        self.order, self.step = torch.empty(0, dtype=torch.long), 0
+        if self.file.is_file():
+            state = torch.load(self.file, weights_only=True)
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.generator.set_state(state["generator"])
+            self.order, self.step = state["order"], state["step"]
+            print(f"going on after step {self.step}", flush=True)
+
+    def save(self) -> None:
+        parts = {"model": self.model, "optimizer": self.optimizer}
+        state = {name: part.state_dict() for name, part in parts.items()}
+        state |= {"generator": self.generator.get_state(), "order": self.order, "step": self.step}
+        torch.save(state, self.file.with_suffix(".writing"))
+        self.file.with_suffix(".writing").replace(self.file)
+
+    def batch(self, images: Tensor, size: int) -> Tensor:
+        """The next images in a random order, every one once before any comes again."""
+        if len(self.order) < size:
+            self.order = torch.randperm(len(images), generator=self.generator)
+        chosen, self.order = self.order[:size], self.order[size:]
+        return crops(images[chosen], self.generator)
+
+    def learn(self, loss: Tensor, rate: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.step += 1
+
+
 def train(args: argparse.Namespace) -> None:
-    """Tune the model, and save it after every hundred steps."""
-    torch.manual_seed(0)
-    generator = torch.Generator().manual_seed(0)
+    """Tune the model; started again with the same arguments, go on after the last hundred steps."""
+    run, teacher = Run(args), vit_tiny(SIZE).eval()
     images = pictures(assets() / "imagenette" / "train", STORED)
-    teacher, model = vit_tiny(SIZE).eval(), rotary_vit_tiny().train()
-    if args.start is not None:
-        model.load_state_dict(load_file(args.start))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.05)
-    start, order, shown = time.perf_counter(), torch.empty(0, dtype=torch.long), 0.0
-    for step in range(args.steps):
-        if len(order) < args.batch_size:
-            order = torch.randperm(len(images), generator=generator)
-        chosen, order = order[: args.batch_size], order[args.batch_size :]
-        for group in optimizer.param_groups:
-            group["lr"] = args.lr * min(1, (step + 1) / 50) * (1 + math.cos(math.pi * step / args.steps)) / 2
-        batch = crops(images[chosen], generator)
+    start, shown = time.perf_counter(), 0.0
+    while run.step < args.steps:
+        batch = run.batch(images, args.batch_size)
         with torch.no_grad():
             wanted = teacher(batch).log_softmax(dim=1)
-        loss = kl_div(model(batch).log_softmax(dim=1), wanted, log_target=True, reduction="batchmean")
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        loss = kl_div(run.model(batch).log_softmax(dim=1), wanted, log_target=True, reduction="batchmean")
+        decay = (1 + math.cos(math.pi * run.step / args.steps)) / 2
+        run.learn(loss, args.lr * min(1, (run.step + 1) / 50) * decay)
         shown += loss.item() / 20
-        if step % 20 == 19:
-            print(f"step {step + 1} KL {shown:.3f} {(time.perf_counter() - start) / 60:.1f} min", flush=True)
+        if run.step % 20 == 0:
+            print(f"step {run.step} KL {shown:.3f} {(time.perf_counter() - start) / 60:.1f} min", flush=True)
             shown = 0.0
-        if step % 100 == 99 or step + 1 == args.steps:
-            save_file(model.state_dict(), args.weights)
+        if run.step % 100 == 0:
+            run.save()
+    save_file(run.model.state_dict(), args.weights)
+    run.file.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -208,8 +240,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("job", choices=("train", "measure"))
     parser.add_argument("--weights", type=Path, required=True, help="the file to write, or to measure")
-    parser.add_argument("--start", type=Path, help="weights of an earlier training to go on from, with a new schedule")
-    parser.add_argument("--steps", type=int, default=500, help="of training (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of training (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=600, help="of training (default: %(default)s)")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--csv", type=Path, help="also write the figures to this file, as in results/")
