@@ -3,10 +3,11 @@
     FOVEATE_ASSETS=... python benchmarks/dense_fidelity.py [--csv results/dense_fidelity.csv]
 
 Every method that works without training runs under the same MAC budget and gives one feature for every patch
-(``output="grid"``); ``macs`` is what it reached, which is more than asked for ClusterAttention. Reported are, against the unreduced model on the same photographs of pets: the cosine of patch
-features, of the class token and of the mean feature, and of the saliency map the share of pixels with the same decision
-and the IoU of both masks. Positions are added to the tokens once, so a merged token keeps the mean of what its patches
-had; there is nothing to choose between representative and mean positions in this model.
+(``output="grid"``). ``macs`` is what it reached, which is more than was asked for ClusterAttention: shorter keys alone
+save little. Reported are, against the unreduced model on the same photographs of pets: the cosine of patch features, of
+the class token and of the mean feature, and of the saliency map the share of pixels with the same decision and the IoU
+of both masks. This model adds its positions to the tokens once, so a merged token keeps the mean of what its patches
+had; there is nothing to choose between representative and mean positions.
 
 A stopped run goes on: finished rows lie in ``--out``.
 """
@@ -90,7 +91,13 @@ def measured(size: int, limit: int, budgets: Sequence[float], done: dict[str, li
                 rows = torch.tensor([figures(*pair) for pair in pairs])
                 fv.restore_(model)
                 cells = zip(rows.mean(0).tolist(), (rows.std(0) / len(rows) ** 0.5).tolist(), strict=True)
-                done[key] = [str(size), str(budget), name, f"{share:.3f}", *(f"{c:.4f}" for pair in cells for c in pair)]
+                done[key] = [
+                    str(size),
+                    str(budget),
+                    name,
+                    f"{share:.3f}",
+                    *(f"{c:.4f}" for pair in cells for c in pair),
+                ]
             yield done[key]
 
 

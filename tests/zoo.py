@@ -235,6 +235,10 @@ FAMILIES: dict[str, Family] = {
         "hf-vit",
         partial(_hf, "InternVLVisionModel", "InternVLVisionConfig", **_INTERNVL),
     ),
+    "hf-yolos": Family(
+        "hf-yolos",
+        partial(_hf, "YolosModel", "YolosConfig", num_detection_tokens=3, **_WIDE | {"image_size": [IMAGE] * 2}),
+    ),
     "torchvision": Family("torchvision", _torchvision),
 }
 

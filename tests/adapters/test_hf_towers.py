@@ -76,6 +76,14 @@ def qwen3():
     return transformers.Qwen3VLVisionModel(transformers.models.qwen3_vl.Qwen3VLVisionConfig(**QWEN))
 
 
+def qwen2():
+    config = {"depth": 4, "embed_dim": 32, "hidden_size": 48, "num_heads": 2, "mlp_ratio": 2, "patch_size": 4}
+    made_from = transformers.models.qwen2_vl
+    return made_from.modeling_qwen2_vl.Qwen2VisionTransformerPretrainedModel(
+        made_from.configuration_qwen2_vl.Qwen2VLVisionConfig(**config)
+    )
+
+
 def qwen3_patches(number):
     """Two frames of one picture, patches in blocks of 2 x 2."""
     rows, columns = GRIDS[number]
@@ -89,14 +97,16 @@ def qwen3_inputs(numbers):
 
 
 TOWERS = {siglip2: siglip2_inputs, idefics3: idefics3_inputs, pixtral: pixtral_inputs, qwen3: qwen3_inputs}
+TOWERS |= {qwen2: qwen3_inputs}
+QWENS = (qwen2, qwen3)
 every_tower = pytest.mark.parametrize("build", TOWERS, ids=lambda build: build.__name__)
 
 
 def of_image(build, tokens, inputs, number):
     """The tokens of one image of a batch."""
-    if build in (pixtral, qwen3):
+    if build in (pixtral, *QWENS):
         flat = tokens[0] if tokens.dim() == 3 else tokens
-        grids = inputs["grid_thw"][:, 1:] if build is qwen3 else inputs["image_sizes"] // 4
+        grids = inputs["grid_thw"][:, 1:] if build in QWENS else inputs["image_sizes"] // 4
         return flat.split([int(grid.prod()) for grid in grids])[number]
     mask = inputs["pixel_attention_mask" if build is siglip2 else "patch_attention_mask"]
     return tokens[number][mask[number].flatten().bool()]
@@ -145,7 +155,7 @@ def test_an_image_does_not_depend_on_its_batch(build):
 def test_a_selection_is_the_tower_with_those_patches_alone(build):
     """A reference that knows no engine: the blocks run over all patches, attention sees the kept ones."""
     model = made(build())
-    fv.reduce_(model, fv.TopK(), fv.Keep({1: 10}), output="tokens" if build is not qwen3 else "grid")
+    fv.reduce_(model, fv.TopK(), fv.Keep({1: 10}), output="tokens" if build not in QWENS else "grid")
     family = fv.inspect(model)
     x = picture(0, GRIDS[0]).unsqueeze(0)
     with torch.no_grad():
@@ -190,8 +200,18 @@ def test_masks_that_hide_all_or_no_rectangle_are_refused(build):
         model(**inputs)
 
 
-def test_a_tower_is_saved_and_loaded(tmp_path):
-    model, inputs = fv.reduce_(made(pixtral()), fv.ToMe(), KEEP), pixtral_inputs(range(3))
+@pytest.mark.parametrize("build", QWENS, ids=lambda build: build.__name__)
+def test_what_is_merged_behind_the_tower_is_the_grid(build):
+    model, inputs = fv.reduce_(made(build()), fv.ToMe(), KEEP), qwen3_inputs(range(3))
+    with torch.no_grad():
+        found = model(**inputs)
+        assert found.pooler_output.shape[0] * 4 == found.last_hidden_state.shape[0]
+        assert torch.equal(found.pooler_output, model.merger(found.last_hidden_state))
+
+
+@pytest.mark.parametrize("build", [pixtral, qwen2], ids=lambda build: build.__name__)
+def test_a_tower_is_saved_and_loaded(build, tmp_path):
+    model, inputs = fv.reduce_(made(build()), fv.ToMe(), KEEP), TOWERS[build](range(3))
     fv.save(model, tmp_path / "m")
     with torch.no_grad():
         assert torch.equal(fv.load(tmp_path / "m")(**inputs).last_hidden_state, model(**inputs).last_hidden_state)

@@ -64,4 +64,4 @@ def test_the_docs_have_the_table_of_transformers_classes():
     assert classes_as_markdown(states) in DOCS.read_text(), "run `foveate models --markdown` and copy its second table"
     assert {state.name: state.state for state in states}["Qwen2_5_VLModel"] == "refused"
     missing = {s.name for s in states if s.state == "supported" and not hasattr(transformers, s.name)}
-    assert missing == set()
+    assert missing == {"Qwen2VisionTransformerPretrainedModel"}, "only its module has it"

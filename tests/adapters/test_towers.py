@@ -4,7 +4,7 @@ import pytest
 import torch
 from timm.models.deepseek_vit import DeepseekVitClassifier, DeepseekVitEncoder
 from timm.models.gemma4_vit import Gemma4VitClassifier, Gemma4VitEncoder
-from timm.models.naflexvit import NaFlexVit
+from timm.models.naflexvit import NaFlexVit, batch_patchify
 from timm.models.qwen3_vit import Qwen3VitClassifier, Qwen3VitEncoder
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -61,24 +61,84 @@ def test_features_and_head_apart_equal_the_whole_classifier():
     assert [tuple(m.shape) for m in maps] == [(2, DIM, *GRID)] * 2
 
 
-def test_patches_with_coordinates_or_masks_are_refused():
-    """A batch of them may have several grids, and padding that must not be kept."""
-    patches = torch.randn(2, PATCHES, PATCH * PATCH * 3)
-    coordinates = (
-        torch.stack(torch.meshgrid(*map(torch.arange, GRID), indexing="ij"), -1).flatten(0, 1).expand(2, -1, -1)
-    )
-    valid = torch.ones(2, PATCHES, dtype=torch.bool)
-    for family in ("timm-rope-naflex", "timm-gemma"):
-        plain, model = make(family), reduced(family, fv.ToMe())
-        with torch.no_grad():
-            plain({"patches": patches, "patch_coord": coordinates, "patch_valid": valid})
-        for run in (
-            lambda model=model: model({"patches": patches, "patch_coord": coordinates, "patch_valid": valid}),
-            lambda model=model: model(patches, patch_coord=coordinates, patch_valid=valid),
-            lambda model=model: model.forward_features(patches, coordinates, valid),
-        ):
-            with pytest.raises(ValueError, match=r"takes images .* same grid of patches"):
-                run()
+def places(rows, columns):
+    return torch.stack(torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij"), -1).flatten(0, 1)
+
+
+def picture(number):
+    """Pictures of 6 x 6, 4 x 6 and 6 x 6 patches."""
+    rows, columns = [(6, 6), (4, 6), (6, 6)][number]
+    return torch.randn(1, 3, rows * PATCH, columns * PATCH, generator=torch.Generator().manual_seed(number))
+
+
+def naflex_batch(numbers=(0, 1, 2), channels_last=True):
+    """Their patches, padded to 36."""
+    found = {"patches": [], "patch_coord": [], "patch_valid": []}
+    for number in numbers:
+        cut, (rows, columns) = batch_patchify(picture(number), (PATCH, PATCH), channels_last=channels_last)
+        more = PATCHES - rows * columns
+        found["patches"].append(torch.nn.functional.pad(cut[0], (0, 0, 0, more), value=7.0))
+        found["patch_coord"].append(torch.nn.functional.pad(places(rows, columns), (0, 0, 0, more)))
+        found["patch_valid"].append(torch.arange(PATCHES) < rows * columns)
+    return {name: torch.stack(values) for name, values in found.items()}
+
+
+NAFLEX = {
+    "rope, mean": lambda: make("timm-rope-naflex"),
+    "registers, mean": BUILT["registers and a mean"],
+    "class token": lambda: NaFlexVit(**SMALL, **FLEX | {"global_pool": "token", "class_token": True}),
+    "attention pooling": lambda: NaFlexVit(**SMALL, **FLEX | {"global_pool": "map"}, pos_embed="factorized"),
+    "channels first": lambda: NaFlexVit(**SMALL, **FLEX, patchify_channels_last=False),
+}
+
+
+@pytest.mark.parametrize("name", NAFLEX)
+def test_patches_of_many_grids_run_in_one_batch(name):
+    """Padding is never a token, and an image gets what it gets alone, as patches or as pixels."""
+    torch.manual_seed(0)
+    model = NAFLEX[name]().eval()
+    last = name != "channels first"
+    batch = naflex_batch(channels_last=last)
+    with torch.no_grad():
+        plain = model(batch)
+        with fv.reduced(model, fv.ToMe(), fv.Keep({})):
+            assert torch.equal(model(batch), plain)
+        fv.reduce_(model, fv.ToMe(), fv.KeepRate(0.5, blocks=(1,)))
+        found = model(batch)
+        for number in range(3):
+            for alone in (naflex_batch([number], last), picture(number)):
+                torch.testing.assert_close(model(alone)[0], found[number], rtol=1e-4, atol=1e-5)
+        features = model.forward_features(**batch)
+        assert features["patch_valid"].sum(dim=1).tolist() == [18, 12, 18]
+        torch.testing.assert_close(model.forward_head(**features), found)
+        shuffled = torch.randperm(PATCHES, generator=torch.Generator().manual_seed(3))
+        mixed = {key: value[:, shuffled] for key, value in batch.items()}
+        torch.testing.assert_close(model(mixed), found, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(found, plain)
+
+
+def test_patches_that_are_no_whole_images_are_refused():
+    model, batch = reduced("timm-rope-naflex", fv.ToMe()), naflex_batch()
+    batch["patch_valid"][1] = False
+    with pytest.raises(ValueError, match="Image 1 of the batch has no visible patch"):
+        model(batch)
+    batch["patch_valid"][1, :20] = True
+    with pytest.raises(ValueError, match="Image 1 of the batch has 20 patches at places of a grid of 4 x 6"):
+        model(batch)
+    with pytest.raises(ValueError, match="takes no attn_mask"):
+        model(naflex_batch() | {"attn_mask": torch.zeros(3, 1, 36, 36)})
+    with pytest.raises(ValueError, match=r"takes images .* same grid of patches"):
+        model.forward_intermediates(naflex_batch(), output_fmt="NLC")
+
+
+def test_gemmas_patches_with_coordinates_are_refused():
+    batch = naflex_batch([0])
+    plain, model = make("timm-gemma"), reduced("timm-gemma", fv.ToMe())
+    with torch.no_grad():
+        plain(batch)
+    for run in (lambda: model(batch), lambda: model.forward_features(*batch.values())):
+        with pytest.raises(ValueError, match=r"takes images .* same grid of patches"):
+            run()
 
 
 def test_sizes_that_do_not_fit_are_named():

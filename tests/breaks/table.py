@@ -12,6 +12,7 @@ from . import (
     instances,
     methods,
     positions,
+    systems,
     training,
     values,
     whole_files,
@@ -29,6 +30,7 @@ BREAKS: list[Break] = [
     *dense.BREAKS,
     *instances.BREAKS,
     *positions.BREAKS,
+    *systems.BREAKS,
     *evaluation.BREAKS,
     *training.BREAKS,
 ]

@@ -15,8 +15,9 @@ from foveate.core import Assignment
 from zoo import FAMILIES, GRID, PATCHES, encoded, family_of, images, main_output, make, reduced
 
 ROTARY, RELATIVE = ("timm-rope", "timm-gemma", "hf-dinov3"), ("timm-bias", "hf-beit")
+ADDED = ("hf-yolos",)  # to the tokens, before every block
 BETWEEN = [name for name, family in FAMILIES.items() if family.block in ROTARY]
-PLACED = [*BETWEEN, *(name for name, family in FAMILIES.items() if family.block in RELATIVE)]
+PLACED = [*BETWEEN, *(name for name, family in FAMILIES.items() if family.block in RELATIVE + ADDED)]
 every_placed = pytest.mark.parametrize("family", PLACED)
 every_rotary = pytest.mark.parametrize("family", BETWEEN)
 
@@ -37,8 +38,9 @@ def test_another_order_of_all_tokens_changes_nothing_but_the_order(family):
         tokens, source = bound.embed_with_positions(x)
         shuffled = tokens.gather(1, places.expand_as(tokens))
         for index, pieces in enumerate(bound.pieces()):
-            tokens = pieces.whole(tokens, source.rows(None, index))
-            shuffled = pieces.whole(shuffled, source.rows(order, index))
+            rows, others = source.rows(None, index), source.rows(order, index)
+            tokens = pieces.whole(pieces.entered(tokens, rows), rows)
+            shuffled = pieces.whole(pieces.entered(shuffled, others), others)
         torch.testing.assert_close(shuffled, tokens.gather(1, places.expand_as(tokens)), rtol=1e-4, atol=1e-5)
 
 
@@ -50,6 +52,7 @@ def masked_block(family, index, tokens, source, mask):
     block, rows = family.blocks[index], source.rows(None, index)
     if family.library != "timm":
         pieces = family.pieces()[index]
+        tokens = pieces.entered(tokens, rows)
         normed = pieces.normed(tokens)
         (q, k, v), bias = pieces.placed(pieces.project(normed), rows, rows)
         weights = (q @ k.transpose(2, 3) * pieces.scale + mask + (0 if bias is None else bias)).softmax(dim=-1)

@@ -28,8 +28,12 @@ class BlockPieces(ABC):
     def __init__(self, block: Any) -> None:
         self.block = block
 
+    def entered(self, x: Tensor, rows: Any) -> Tensor:
+        """The residual stream as the block reads it; only for models that add positions before every block."""
+        return x
+
     def whole(self, x: Tensor, rows: Any = None) -> Tensor:
-        """The block as its library runs it; ``rows`` is what it reads for the tokens' positions."""
+        """The block as its library runs it, behind ``entered``; ``rows`` is what it reads for the tokens' positions."""
         return self.block(x)
 
     def whole_in_pieces(self, x: Tensor, rows: Any = None) -> Tensor:

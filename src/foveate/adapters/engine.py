@@ -85,7 +85,8 @@ class _UnreducedRunner:
         self.pieces = family.pieces()
 
     def run(self, stream: Stream, index: int, steps: Sequence[Step]) -> BlockOutput:
-        return BlockOutput(stream._replace(tokens=self.pieces[index].whole(stream.tokens, _rows(stream, index))))
+        pieces, rows = self.pieces[index], _rows(stream, index)
+        return BlockOutput(stream._replace(tokens=pieces.whole(pieces.entered(stream.tokens, rows), rows)))
 
     def finished(self, stream: Stream, steps: Sequence[Step]) -> Stream:
         return stream
@@ -118,6 +119,7 @@ class _Runner:
 
     def run(self, stream: Stream, index: int, steps: Sequence[Step]) -> BlockOutput:
         """Run one block with its reduction; ``steps`` are the reductions before it that still hold."""
+        stream = stream._replace(tokens=self.pieces[index].entered(stream.tokens, _rows(stream, index)))
         if self.plan.output == "grid-attention" and self.plan.is_last(index) and steps:
             return BlockOutput(self._last_block_for_patches(stream, index, steps), unmerged=True)
         output = self._run(stream, index)

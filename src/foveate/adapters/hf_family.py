@@ -80,8 +80,13 @@ class HfFamily(Family):
         return super().can_rebuild(architecture) and architecture.get("class") in cls.known_classes()
 
     @classmethod
+    def class_named(cls, name: str) -> Any:
+        """The transformers class of this name, one of ``known_classes``."""
+        return getattr(transformers, name)
+
+    @classmethod
     def rebuild(cls, architecture: Mapping[str, Any]) -> nn.Module:
-        made = getattr(transformers, architecture["class"])
+        made = cls.class_named(architecture["class"])
         config, attention = architecture.get("config"), architecture.get("attention")
         if not isinstance(config, Mapping) or attention not in ATTENTIONS:
             raise ValueError(

@@ -60,6 +60,8 @@ def embed_qwen(backbone: Any, images: Tensor, interpolate: bool) -> Tensor:
     patches = images.unfold(2, patch, patch).unfold(3, patch, patch).permute(0, 2, 3, 1, 4, 5)
     rows, columns = patches.shape[1:3]
     tokens = backbone.patch_embed(patches.flatten(3).flatten(0, 2)).unflatten(0, (len(images), rows * columns))
+    if not hasattr(backbone, "pos_embed"):
+        return tokens
     index, weight = get_vision_interpolation_indices_and_weights(
         torch.tensor([[1, rows, columns]], device=images.device),
         num_grid_per_side=backbone.num_grid_per_side,
@@ -73,7 +75,8 @@ def positions_qwen(backbone: Any, images: Tensor, grid: Grid) -> PositionSource:
     return axial(backbone.rotary_pos_emb, images, grid)
 
 
-def _qwen(layer: str) -> Backbone:
+def qwen(layer: str) -> Backbone:
+    """A tower whose blocks are of this class."""
     return Backbone(QwenBlock, layer, "blocks", None, 0, pool_nothing, embed_qwen, positions_qwen)
 
 
@@ -91,8 +94,8 @@ class HfQwen(HfTower):
         "Qwen3VLMoeVisionModel": Variant("", heads.plain, True),
     }
     backbones: ClassVar[Mapping[str, Backbone]] = {
-        "Qwen3VLVisionModel": _qwen("Qwen3VLVisionBlock"),
-        "Qwen3VLMoeVisionModel": _qwen("Qwen3VLMoeVisionBlock"),
+        "Qwen3VLVisionModel": qwen("Qwen3VLVisionBlock"),
+        "Qwen3VLMoeVisionModel": qwen("Qwen3VLMoeVisionBlock"),
     }
 
     @property
@@ -110,8 +113,8 @@ class HfQwen(HfTower):
         return config.in_channels, side, side
 
     def shape(self, grid: Grid | None = None) -> ModelShape:
-        mergers = [self.model.merger, *self.model.deepstack_merger_list]
-        per_patch = sum(linear_macs(merger) for merger in mergers) // self.model.spatial_merge_unit
+        mergers = [self.model.merger, *getattr(self.model, "deepstack_merger_list", ())]
+        per_patch = sum(linear_macs(merger) for merger in mergers) // self.model.spatial_merge_size**2
         return self._shape(grid, 0, per_patch)
 
     def together(self, tokens: Sequence[Tensor], places: Sequence[Tensor], length: int) -> Tensor:
@@ -122,7 +125,10 @@ class HfQwen(HfTower):
     ) -> dict[str, Any]:
         found = super().assembled(groups, tokens, places, length)
         model, deep = self.model, []
+        found["pooler_output"] = model.merger(found["last_hidden_state"])
+        if not self.records:
+            return found
         for merger, block in zip(model.deepstack_merger_list, model.deepstack_visual_indexes, strict=True):
             hidden = in_order(groups, [group.hidden[block + 1] for group in groups])
             deep.append(merger(self.together(hidden, places, length)))
-        return found | {"pooler_output": model.merger(found["last_hidden_state"]), "deepstack_features": deep}
+        return found | {"deepstack_features": deep}

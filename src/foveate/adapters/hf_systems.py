@@ -55,6 +55,7 @@ PLACES = {
     "ZoeDepthForDepthEstimation": Place("backbone"),
     "UperNetForSemanticSegmentation": Place("backbone"),
     "VitPoseForPoseEstimation": Place("backbone"),
+    "YolosForObjectDetection": Place("vit", output="tokens", grid_only=False),  # detection tokens alone are read
     "SamModel": Place("vision_encoder", refused=True),
 }
 
@@ -70,6 +71,7 @@ LANGUAGE = {
     "Mistral3": Place("vision_tower", layers=_feature_layers),
     "Idefics3": Place("vision_model"),
     "SmolVLM": Place("vision_model"),
+    "Qwen2VL": Place("visual"),
     "Qwen3VL": Place("visual"),
     "Qwen3VLMoe": Place("visual"),
     "Qwen2_5_VL": Place("visual", refused=True),

@@ -58,4 +58,4 @@ def padded(tokens: Sequence[Tensor], places: Sequence[Tensor | None], length: in
 
 def does_nothing(reducer: Reducer) -> bool:
     """Whether a model with this reduction computes what it does without: then its own forward runs."""
-    return not reducer.removes_tokens and reducer.unit_qk is None
+    return not reducer.removes_tokens and not reducer.exact_last_block and reducer.unit_qk is None

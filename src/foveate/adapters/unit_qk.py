@@ -45,6 +45,9 @@ class UnitPieces(BlockPieces):
     def whole(self, x: Tensor, rows: Any = None) -> Tensor:
         return self.whole_in_pieces(x, rows)
 
+    def entered(self, x: Tensor, rows: Any) -> Tensor:
+        return self.pieces.entered(x, rows)
+
     def placed(self, heads: Heads, query_rows: Any, key_rows: Any) -> tuple[Heads, Tensor | None]:
         return self.pieces.placed(heads, query_rows, key_rows)
 
