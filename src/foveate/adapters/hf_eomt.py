@@ -118,7 +118,7 @@ class HfEomt(HfVit):
     def head(self, encoded: Encoded, **given: Any) -> Any:
         """The blocks with queries, masks and classes; ``given`` are labels and ``patch_offsets``."""
         model, tokens, mask = self.model, encoded.stream.tokens, None
-        tokens = torch.cat([model.query.weight.expand(len(tokens), -1, -1), tokens], dim=1)
+        tokens = torch.cat([model.query.weight.expand(tokens.shape[0], -1, -1), tokens], dim=1)
         positions = None if encoded.stream.positions is None else encoded.stream.positions.rows(0).chunk(2, dim=-1)
         options = {} if positions is None else {"position_embeddings": positions[::-1]}  # cosines first
         found = []

@@ -52,7 +52,7 @@ class AddedPositions(PositionSource):
         table = self.table[block - 1]
         if index is None:
             return table
-        front = table[:, : self.prefix].expand(len(index), -1, -1)
+        front = table[:, : self.prefix].expand(index.shape[0], -1, -1)
         return torch.cat([front, table[0, self.prefix :][index]], dim=1)
 
 
