@@ -1,12 +1,13 @@
 """Where is a merged token? Representative and mean positions on a ViT-Tiny with rotary positions.
 
-    FOVEATE_ASSETS=... python benchmarks/rope.py train --weights rope.safetensors [--steps 600]
-    FOVEATE_ASSETS=... python benchmarks/rope.py measure --weights rope.safetensors [--csv results/rope.csv]
+    FOVEATE_ASSETS=... python benchmarks/rope.py train --weights rope-0.safetensors [--steps 600] [--seed 0]
+    FOVEATE_ASSETS=... python benchmarks/rope.py measure --weights rope-0.safetensors [--csv results/rope.csv]
 
 No pretrained weights with rotary positions are among the assets. So the pretrained ViT-Tiny loses its learned
 positions, gets axial rotary ones in every block (timm's Eva), and is tuned at 128 px to the probabilities of the
 ViT-Tiny that it was, on Imagenette's training images without labels. Reported are agreement with the unreduced model's
-decisions for both kinds of positions, and the difference of the two on the same images, with its standard error.
+decisions for both kinds of positions, and the difference of the two on the same images, with its standard error; of
+several trainings each, and of their mean for each image.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Run:
 
     def __init__(self, args: argparse.Namespace) -> None:
         torch.manual_seed(args.seed)
-        self.file = args.weights.with_suffix(".state")
+        self.file = args.weights[0].with_suffix(".state")
         self.model = rotary_vit_tiny().train()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=args.lr, weight_decay=0.05)
         self.generator = torch.Generator().manual_seed(args.seed)
@@ -139,7 +140,7 @@ def train(args: argparse.Namespace) -> None:
             shown = 0.0
         if run.step % 100 == 0:
             run.save()
-    save_file(run.model.state_dict(), args.weights)
+    save_file(run.model.state_dict(), args.weights[0])
     run.file.unlink(missing_ok=True)
 
 
@@ -153,22 +154,22 @@ class Result:
     agrees: dict[str, Tensor]  # (images,) 1 where the decision is the unreduced model's
     divergence: dict[str, Tensor]  # (images,) KL(unreduced || reduced)
 
-    def row(self, part: str, chosen: Tensor) -> tuple[object, ...]:
+    def row(self, training: str, part: str, chosen: Tensor) -> tuple[object, ...]:
         """Figures of the chosen photographs: means, and paired differences with their standard errors."""
         cells: list[str] = []
         for found, scale, digits in ((self.agrees, 100, 2), (self.divergence, 1, 4)):
             pairs = scale * (found["mean"] - found["representative"])[chosen]
             cells += [f"{scale * found[place][chosen].mean():.{digits}f}" for place in PLACES]
             cells += [f"{pairs.mean():+.{digits}f}", f"{pairs.std() / len(pairs) ** 0.5:.{digits}f}"]
-        return (self.method, self.budget, part, int(chosen.sum()), f"{self.macs:.3f}", *cells)
+        return (training, self.method, self.budget, part, int(chosen.sum()), f"{self.macs:.3f}", *cells)
 
 
-def together(results: list[Result]) -> Result:
-    """The mean over methods, image by image, which tells smaller differences apart."""
+def together(results: list[Result], name: str) -> Result:
+    """The mean over methods or trainings, image by image, which tells smaller differences apart."""
     agrees = {place: torch.stack([r.agrees[place] for r in results]).mean(dim=0) for place in PLACES}
     divergence = {place: torch.stack([r.divergence[place] for r in results]).mean(dim=0) for place in PLACES}
     macs = sum(r.macs for r in results) / len(results)
-    return Result("mean of the four", results[0].budget, macs, agrees, divergence)
+    return Result(name, results[0].budget, macs, agrees, divergence)
 
 
 def labels(folder: str) -> Tensor | None:
@@ -213,33 +214,48 @@ def measure(model: Any, name: str, budget: float, images: Tensor, whole: Tensor)
 
 
 def compare(args: argparse.Namespace) -> None:
-    """Measure every method at every budget."""
-    model = rotary_vit_tiny().eval()
-    model.load_state_dict(load_file(args.weights))
-    images, whole, familiar, notes = judged(model)
+    """Measure every method at every budget, for every training."""
+    trainings: dict[str, list[Result]] = {}
+    notes: list[str] = []
+    for file in args.weights:
+        model = rotary_vit_tiny().eval()
+        model.load_state_dict(load_file(file))
+        images, whole, familiar, accuracies = judged(model)
+        notes += [f"{file.stem}: {note}" for note in accuracies]
+        trainings[file.stem] = measured(model, images, whole)
+    names = list(trainings)
+    if len(names) > 1:
+        pairs = zip(*trainings.values(), strict=True)
+        trainings["mean of both" if len(names) == 2 else "mean"] = [together(list(p), p[0].method) for p in pairs]
     parts = {"all": torch.ones_like(familiar), "familiar classes": familiar}
-    rows = []
+    rows = [r.row(name, part, parts[part]) for name, found in trainings.items() for r in found for part in parts]
+    for row in rows:
+        print(*row)
+    if args.csv:
+        columns = ["training", "method", "budget", "photographs", "count", "macs"]
+        for figure in ("agreement_percent", "kl"):
+            columns += [f"{figure}_{place}" for place in PLACES]
+            columns += [f"{figure}_mean_minus_representative", f"{figure}_standard_error"]
+        sample = f"{len(names)} ViT-Tiny with rotary positions, {len(images)} photographs at {SIZE} px"
+        record(args.csv, columns, rows, sample, *notes)
+
+
+def measured(model: Any, images: Tensor, whole: Tensor) -> list[Result]:
+    """Every method at every budget, and the mean of the methods."""
+    found: list[Result] = []
     for budget in BUDGETS:
         results = []
         for name in METHODS:
             results.append(measure(model, name, budget, images, whole))
-            print(*results[-1].row("all", parts["all"]), flush=True)
-        rows += [r.row(part, chosen) for r in (*results, together(results)) for part, chosen in parts.items()]
-    for row in rows:
-        print(*row)
-    if args.csv:
-        columns = ["method", "budget", "photographs", "count", "macs"]
-        for figure in ("agreement_percent", "kl"):
-            columns += [f"{figure}_{place}" for place in PLACES]
-            columns += [f"{figure}_mean_minus_representative", f"{figure}_standard_error"]
-        sample = f"ViT-Tiny with rotary positions, {len(images)} photographs at {SIZE} px"
-        record(args.csv, columns, rows, sample, *notes)
+            print(*results[-1].row("", "all", torch.ones(len(images), dtype=torch.bool)), flush=True)
+        found += [*results, together(results, "mean of the four")]
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("job", choices=("train", "measure"))
-    parser.add_argument("--weights", type=Path, required=True, help="the file to write, or to measure")
+    parser.add_argument("--weights", type=Path, nargs="+", required=True, help="the file to write, or those to measure")
     parser.add_argument("--seed", type=int, default=0, help="of training (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=600, help="of training (default: %(default)s)")
     parser.add_argument("--batch-size", type=int, default=32)

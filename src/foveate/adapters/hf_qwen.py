@@ -87,7 +87,7 @@ class HfQwen(HfTower):
     title = "transformers Qwen3-VL vision"
     mixin = ReducedQwen
     positions_between_patches = True
-    output_class = BaseModelOutputWithDeepstackFeatures
+    output_class: ClassVar[type] = BaseModelOutputWithDeepstackFeatures
     records = True
     variants: ClassVar[Mapping[str, Variant]] = {
         "Qwen3VLVisionModel": Variant("", heads.plain, True),

@@ -23,13 +23,15 @@ from foveate.adapters.timm_reduced import ReducedTimm, refuse_patches
 class ReducedNaFlex(ReducedTimm):
     """Methods of a reduced ``NaFlexVit``: images of one size, or patches of images of many sizes, with padding."""
 
-    def forward(
+    def forward(  # type: ignore[override]
         self: Any, x: Any, patch_coord: Any = None, patch_valid: Any = None, attn_mask: Tensor | None = None
     ) -> Any:
         given = x if isinstance(x, dict) else {"patches": x, "patch_coord": patch_coord}
         given = {"patch_valid": patch_valid, "attn_mask": attn_mask} | given
-        features = self.forward_features(**given)
-        return self.forward_head(**features) if isinstance(features, dict) else self.forward_head(features)
+        if given.get("patch_coord") is None:
+            refuse_patches(x, patch_valid, attn_mask)
+            return super().forward(x)
+        return self.forward_head(**self.forward_features(**given))
 
     def forward_features(  # type: ignore[override]
         self: Any, patches: Tensor, patch_coord: Any = None, patch_valid: Any = None, attn_mask: Any = None
