@@ -276,6 +276,8 @@ def variants() -> list[fv.Method]:
     for default in defaults():
         kinds = typing.get_type_hints(type(default))
         for field in dataclasses.fields(default):
+            if field.name == "proportional_attention" and default != fv.ToMe():
+                continue  # only the engine reads it, and ``_one_per_kind_of_method`` covers what it does with it
             if isinstance(field.default, bool):
                 made.append(dataclasses.replace(default, **{field.name: not field.default}))
             kind = kinds[field.name]

@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from foveate.adapters import inspect
 from foveate.api import cost, features, restore_, trace
-from foveate.methods.base import Method, Site
+from foveate.methods.base import AVAILABLE, Method
 from foveate.models.by_name import load_model
 from foveate.reductions import Reduction
 from foveate.schedules import Keep, KeepRate, PlanError, Schedule
@@ -197,10 +197,11 @@ def _written_forms_read_back(case: Case) -> str:
 
 
 def _needs_are_available(case: Case) -> str:
-    needs = case.method.needs(inspect(case.plain).has_cls)
-    if needs and case.method.site is not Site.POST_ATTN:
-        return f"the method needs {', '.join(sorted(needs))}, which exist only at {Site.POST_ATTN}"
-    return ""
+    missing = case.method.needs(inspect(case.plain).has_cls) - AVAILABLE[case.method.site]
+    sites = [str(site) for site, offered in AVAILABLE.items() if missing & offered]
+    return (
+        f"the method needs {', '.join(sorted(missing))}, which exist only at {' and '.join(sites)}" if missing else ""
+    )
 
 
 LAWS: dict[str, Callable[[Case], str]] = {

@@ -119,20 +119,38 @@ class KeepRate(Schedule):
 
 @dataclass(frozen=True)
 class RemovePerBlock(Schedule):
-    """Remove up to ``r`` tokens in every block: fewer if the method cannot remove as many, and never the last token."""
+    """Remove up to ``r`` tokens in every block: fewer if the method cannot remove as many, and never the last token.
+
+    ``inflection`` tilts it, as ToMe's ``(r, inflection)``: the number removed changes linearly from int(r (1 - i)) in
+    the first block to about r (1 + i) in the last. -1 removes 2 r in the first block and none in the last, ToMe's
+    "decreasing schedule"; 0 is constant.
+    """
 
     r: int
+    inflection: float = 0.0
     kind: ClassVar[str] = "remove"
 
     def __post_init__(self) -> None:
         if isinstance(self.r, bool) or not isinstance(self.r, int) or self.r < 0:
             raise PlanError(f"RemovePerBlock.r must be a whole number of at least 0, got {shown(self.r)}.")
+        tilt = self.inflection
+        if isinstance(tilt, bool) or not isinstance(tilt, (int, float)) or not -1 <= tilt <= 1:
+            raise PlanError(f"RemovePerBlock.inflection must be a number from -1 to 1, got {shown(tilt)}.")
+
+    def __repr__(self) -> str:
+        return f"RemovePerBlock(r={self.r}{f', inflection={self.inflection}' if self.inflection else ''})"
+
+    def removals(self, depth: int) -> tuple[int, ...]:
+        """Tokens to remove in each block."""
+        first = int(self.r * (1 - self.inflection))
+        step = 2 * (self.r - first) / max(1, depth - 1)
+        return tuple(int(first + step * block) for block in range(depth))
 
     def counts(self, method: Method, depth: int, n: int) -> tuple[int, ...]:
         counts, current = [], n
-        for _ in range(depth):
+        for removed in self.removals(depth):
             current = n if method.site is Site.KV else current
-            current = max(current - self.r, method.fewest(current), min(current, 1))
+            current = max(current - removed, method.fewest(current), min(current, 1))
             counts.append(current)
         return tuple(counts)
 

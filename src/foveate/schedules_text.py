@@ -55,11 +55,22 @@ def parse_keep(text: str) -> Keep:
     return Keep(plan)
 
 
+def parse_remove(text: str) -> RemovePerBlock:
+    """Read tokens removed in every block: ``13``, or ``13,-0.5`` with an inflection."""
+    number, _, tilt = text.replace(" ", "").partition(",")
+    try:
+        return RemovePerBlock(int(number), float(tilt or 0))
+    except PlanError:
+        raise
+    except ValueError:
+        raise ValueError(f"write a whole number of tokens, or 13,-0.5 with an inflection; got {text!r}") from None
+
+
 def make_schedule(
     *,
     keep_rate: float | None = None,
     keep: Keep | None = None,
-    remove: int | None = None,
+    remove: RemovePerBlock | int | None = None,
     budget: float | None = None,
     schedule: Schedule | None = None,
     blocks: tuple[int, ...] | None = None,
@@ -72,7 +83,7 @@ def make_schedule(
     makers: Mapping[str, Callable[[], Schedule | None]] = {
         "keep_rate": lambda: None if keep_rate is None else KeepRate(keep_rate, blocks),
         "budget": lambda: None if budget is None else Budget(budget, blocks),
-        "remove": lambda: None if remove is None else RemovePerBlock(remove),
+        "remove": lambda: RemovePerBlock(remove) if isinstance(remove, int) else remove,
         "keep": lambda: keep,
         "schedule": lambda: schedule,
     }
@@ -94,7 +105,7 @@ def read_schedule(words: Sequence[str], whole: str) -> Schedule | None:
     readers: dict[str, Callable[[str], Any]] = {
         "--keep-rate": parse_share,
         "--keep": parse_keep,
-        "--remove": _whole_number,
+        "--remove": parse_remove,
         "--budget": parse_share,
         "--blocks": parse_blocks,
     }
@@ -108,7 +119,7 @@ def schedule_text(schedule: Schedule) -> str:
     if isinstance(schedule, Budget):
         return f"--budget {schedule.fraction}{_blocks_text(schedule.blocks)}"
     if isinstance(schedule, RemovePerBlock):
-        return f"--remove {schedule.r}"
+        return f"--remove {schedule.r}{f',{schedule.inflection}' if schedule.inflection else ''}"
     if isinstance(schedule, Keep):
         return f"--keep {_joined(_items(schedule))}"
     raise ValueError(f"{schedule!r} cannot be written on a command line.")
@@ -138,12 +149,6 @@ def _items(schedule: Keep) -> list[str]:
 
 def _blocks_text(blocks: tuple[int, ...] | None) -> str:
     return f" --blocks {_joined(blocks)}" if blocks else ""
-
-
-def _whole_number(text: str) -> int:
-    if not text.isdecimal():
-        raise ValueError(f"write a whole number of tokens; got {text!r}")
-    return int(text)
 
 
 def _joined(items: Iterable[object]) -> str:

@@ -113,7 +113,9 @@ def add_schedule(parser: argparse.ArgumentParser) -> None:
     one.add_argument(
         "--keep", metavar="PLAN", help="patch tokens to keep after blocks: 3:100,6:50, or one count for each block"
     )
-    one.add_argument("--remove", metavar="R", type=int, help="remove up to R tokens in every block")
+    one.add_argument(
+        "--remove", metavar="R", help="remove up to R tokens in every block; R,I tilts it by ToMe's inflection: 13,-0.5"
+    )
     one.add_argument("--schedule", metavar="FILE", help="a schedule written by foveate.save_schedule")
     group.add_argument(
         "--blocks",

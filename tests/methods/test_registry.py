@@ -57,7 +57,7 @@ def test_names_can_be_filtered():
     assert list_methods("token-*") == ["TokenPooling"]
     assert list_methods("tome") == ["ToMe"]
     assert list_methods("nothing*") == []
-    assert list_methods(kind="pool") == ["HVTPool", "StridedConv"]
+    assert list_methods(kind="pool") == ["DCT", "HVTPool", "StridedConv"]
     assert list_methods("h*", kind="pool") == ["HVTPool"]
     with pytest.raises(ValueError, match=r"kind must be one of select, .*; got 'pooling'"):
         list_methods(kind="pooling")

@@ -126,3 +126,41 @@ def test_its_macs_are_one_product_of_every_source_with_every_destination(n, pref
 def test_later_attention_weighs_by_size_unless_told_otherwise():
     assert ToMe().proportional_attention
     assert not ToMe(proportional_attention=False).proportional_attention
+
+
+@pytest.mark.parametrize(("n", "k", "keep"), [(10, 4, 5), (10, 4, 2), (9, 3, 3), (3, 4, 1), (12, 2, 6)])
+def test_every_kth_token_is_a_target(n, k, keep):
+    view = view_of(random_tokens(n, seed=n), 0, None, 0)
+    targets = [i for i in range(n) if i % k == k - 1] or [n - 1]
+    _check_merges(view, ToMe(split="kth", k=k), keep, [i for i in range(n) if i not in targets], targets)
+
+
+@pytest.mark.parametrize("keep", [1, 4, 8])
+def test_a_random_draw_of_sources_merges_completely(keep):
+    view = view_of(random_tokens(9, seed=keep), 0, None, 2)
+    kept = ToMe(split="random").assign(view, keep).src
+    assert (kept == kept[:1]).all(), "one draw for all images"
+    targets = kept[0].tolist()
+    _check_merges(view, ToMe(split="random"), keep, [i for i in range(9) if i not in targets], targets)
+    if keep == 4:
+        assert ToMe(split="random", seed=1).assign(view, 4).src[0].tolist() != targets
+
+
+def _check_merges(view: BlockView, method: ToMe, keep: int, sources: list[int], targets: list[int]) -> None:
+    """The most similar sources merge into their best targets, and the others stay in order."""
+    n = view.patches.shape[1]
+    assert method.fewest(n) <= keep
+    assignment = method.assign(view, keep)
+    for image, rows in enumerate(view.patches.tolist()):
+        keys = [mean_key(row) for row in rows]
+        best = {i: max(targets, key=lambda j: cosine(keys[i], keys[j])) for i in sources}
+        merged = sorted(sources, key=lambda i: cosine(keys[i], keys[best[i]]), reverse=True)[: n - keep]
+        staying = [i for i in range(n) if i not in merged]
+        assert assignment.src[image].tolist() == staying
+        joined = dict(zip(assignment.joining.src[image].tolist(), assignment.joining.dst[image].tolist(), strict=True))
+        assert joined == {i: staying.index(best[i]) for i in merged}
+
+
+def test_every_first_token_cannot_be_a_target():
+    with pytest.raises(ValueError, match="k must be at least 2"):
+        ToMe(split="kth", k=1)

@@ -20,7 +20,17 @@ from foveate.adapters.positions import Positions
 from foveate.adapters.reduced import Reducer
 from foveate.adapters.stream import BlockOutput, Encoded, Step, Stream, spread
 from foveate.adapters.unit_qk import UnitPieces
-from foveate.core import Assignment, attend, attend_and_score, attend_masked, class_row, log_size_bias, pool_size
+from foveate.core import (
+    Assignment,
+    attend,
+    attend_and_score,
+    attend_masked,
+    class_row,
+    class_value_row,
+    log_size_bias,
+    pool_size,
+)
+from foveate.core.precision import row_norms
 from foveate.methods.base import BlockView, Method, Site
 from foveate.methods.learned import MaskTrainedMethod
 
@@ -156,6 +166,8 @@ class _Runner:
         if self.method.site is Site.PRE_BLOCK:
             stream, step = self._reduce(stream, {}, index)
             return BlockOutput(self._plain_block(pieces, stream, index), step)
+        if "mlp_shift" in self.method.needs(self.has_cls):
+            return BlockOutput(*self._reduce(*self._block_with_shift(pieces, stream, index), index))
         return BlockOutput(*self._reduce(self._plain_block(pieces, stream, index), {}, index))
 
     def _masked_block(self, pieces: BlockPieces, stream: Stream, index: int) -> BlockOutput:
@@ -183,6 +195,14 @@ class _Runner:
         x = _attend_to(pieces, index, stream._replace(tokens=normed), stream.tokens, normed)
         return stream._replace(tokens=pieces.mlp(x))
 
+    def _block_with_shift(self, pieces: BlockPieces, stream: Stream, index: int) -> tuple[Stream, dict[str, Tensor]]:
+        """A block, and how far its MLP moved each patch token, or all of it where both halves run side by side."""
+        normed = pieces.normed(stream.tokens)
+        between = _attend_to(pieces, index, stream._replace(tokens=normed), stream.tokens, normed)
+        after = pieces.mlp(between)
+        start = between if pieces.shape().mlp_macs else stream.tokens
+        return stream._replace(tokens=after), {"mlp_shift": row_norms((after - start)[:, self.prefix :])}
+
     def _reduce_after_attention(self, pieces: BlockPieces, stream: Stream, index: int) -> BlockOutput:
         # keep no reference to queries, keys or scores, so that the MLP, which needs the most memory, can reuse theirs
         stream, step = self._reduce(*self._attention_half(pieces, stream, index), index)
@@ -191,6 +211,8 @@ class _Runner:
     def _attention_half(self, pieces: BlockPieces, stream: Stream, index: int) -> tuple[Stream, dict[str, Tensor]]:
         normed = pieces.normed(stream.tokens)
         attended, scores = self._attend_with_scores(pieces, pieces.project(normed), stream, index)
+        if "normed" in self.method.needs(self.has_cls):
+            scores["normed"] = normed[:, self.prefix :]
         x = stream.tokens + pieces.after_attention(attended, normed)
         return stream._replace(tokens=x), scores
 
@@ -240,14 +262,18 @@ class _Runner:
             attended = attend(*heads, bias=bias, scale=scale, dropout=pieces.attention_dropout)
             if "cls_attn" in needs:
                 scores["cls_attn"] = class_row(heads.q, heads.k, bias=bias, scale=scale)
+            if "cls_value_attn" in needs:
+                scores["cls_value_attn"] = class_value_row(*heads, bias=bias, scale=scale)
         scores = {name: score[:, self.prefix :] for name, score in scores.items() if name in needs}
         if "keys" in needs:
             scores["keys"] = plain.k[:, :, self.prefix :]  # what a token holds, not where it is
         return attended, scores
 
     def _view(self, stream: Stream, scores: dict[str, Tensor], index: int) -> BlockView:
-        module = self.modules.get(index)
-        return BlockView(stream.tokens, self.prefix, stream.size, index, self.has_cls, self.grid, module, **scores)
+        module, depth = self.modules.get(index), len(self.pieces)
+        return BlockView(
+            stream.tokens, self.prefix, stream.size, index, self.has_cls, self.grid, module, depth, **scores
+        )
 
     def _reduce(self, stream: Stream, scores: dict[str, Tensor], index: int) -> tuple[Stream, Step | None]:
         view = self._view(stream, scores, index)

@@ -12,7 +12,15 @@ from foveate.methods.base import Method
 from foveate.methods.options import parse
 from foveate.models.requested import Loaded, check_trained, load_requested
 from foveate.reductions import Reduction, ReductionOptions
-from foveate.schedules_text import IN_WORDS, make_schedule, parse_blocks, parse_keep, parse_share, split_list
+from foveate.schedules_text import (
+    IN_WORDS,
+    make_schedule,
+    parse_blocks,
+    parse_keep,
+    parse_remove,
+    parse_share,
+    split_list,
+)
 from foveate.storage import load_schedule
 
 T = TypeVar("T")
@@ -42,7 +50,7 @@ def read_reductions(args: argparse.Namespace) -> list[Reduction]:
     schedule = make_schedule(
         keep_rate=_read("--keep-rate", parse_share, args.keep_rate),
         keep=_read("--keep", parse_keep, args.keep),
-        remove=args.remove,
+        remove=_read("--remove", parse_remove, args.remove),
         budget=_read("--budget", parse_share, args.budget),
         schedule=_read("--schedule", load_schedule, args.schedule),
         blocks=_read("--blocks", parse_blocks, args.blocks),

@@ -56,6 +56,17 @@ def positions(marked: Tensor, k: int) -> Tensor:
     return torch.where(marked, place, place + n).topk(k, dim=1, largest=False).indices
 
 
+def compact(n: int, leaving: Tensor) -> tuple[Tensor, Tensor]:
+    """Positions that stay, (B, n - R), and the new position of each of n once ``leaving`` (B, R) are removed."""
+    b, gone = leaving.shape
+    stays = torch.ones(b, n, dtype=torch.long, device=leaving.device).scatter(1, leaving, 0)
+    slot = stays.cumsum(1) - 1
+    place = torch.arange(n, device=leaving.device).expand(b, n)
+    # positions that leave are written to an extra column, which is cut off
+    staying = place.new_zeros(b, n - gone + 1).scatter(1, torch.where(stays > 0, slot, n - gone), place)
+    return staying[:, :-1], slot
+
+
 def ranks(score: Tensor) -> Tensor:
     """How many tokens come before each one if they are sorted by ``score`` (B, N), the largest first: (B, N)."""
     if exporting():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from foveate.core.assignment import Assignment, joined_means
-from foveate.core.graphs import largest_and_rest
+from foveate.core.graphs import compact, largest, largest_and_rest
 from foveate.core.precision import in_full_precision, to_float
 from foveate.core.tiles import by_strips
 
@@ -27,14 +29,54 @@ def merge_most_similar(metric: Tensor, keep: int, size: Tensor | None = None, ph
     if targets == 0:  # a single token
         token, none = metric.new_zeros(b, 1, dtype=torch.long), metric.new_zeros(b, 0, dtype=torch.long)
         return joined_means(token, none, none, n, size)
-    metric = to_float(metric)  # detached: the result is indices only
-    unit = metric / torch.linalg.vector_norm(metric, dim=-1, keepdim=True).clamp_min_(1e-12)
+    unit = unit_rows(metric)
     source, others = unit[:, phase::2], unit[:, 1 - phase :: 2].transpose(1, 2)
     best, target = by_strips(sources, targets, lambda strip: torch.bmm(source[:, strip], others).max(dim=-1))
     merging, staying = largest_and_rest(best, merges)
     slot = target.gather(1, merging) + (sources - merges)
     destinations = torch.arange(1 - phase, n, 2, device=metric.device).expand(b, targets)
     return joined_means(torch.cat([staying * 2 + phase, destinations], dim=1), merging * 2 + phase, slot, n, size)
+
+
+@in_full_precision
+def merge_most_similar_of(
+    metric: Tensor, sources: Tensor, targets: Tensor, keep: int, size: Tensor | None = None
+) -> Assignment:
+    """``merge_most_similar`` between the tokens ``sources`` (S,) and ``targets`` (T,), the same for all images.
+
+    Slots: all tokens that stay, in order.
+    """
+    b, n, _ = metric.shape
+    if not 0 <= n - keep <= len(sources):
+        raise ValueError(f"Of {n} tokens {len(sources)} are sources and may merge, got {n - keep} merges.")
+    if not len(targets):  # a single token
+        return merge_into(sources.new_zeros(b, 0), sources.new_zeros(b, 0), n, size)
+    unit = unit_rows(metric)
+    left, right = unit[:, sources], unit[:, targets].transpose(1, 2)
+    best, target = by_strips(len(sources), len(targets), lambda strip: torch.bmm(left[:, strip], right).max(dim=-1))
+    merging = largest(best, n - keep)
+    return merge_into(sources[merging], targets[target.gather(1, merging)], n, size)
+
+
+def merge_into(
+    source: Tensor, target: Tensor, n: int, size: Tensor | None = None, weight: Tensor | None = None
+) -> Assignment:
+    """Merge the tokens ``source`` (B, R) into the tokens ``target`` (B, R), which stay; slots are in token order.
+
+    Means are weighted by ``weight`` (B, n), or by ``size`` (B, n) if that is None.
+    """
+    staying, slot = compact(n, source)
+    joined = slot.gather(1, target)
+    means = joined_means(staying, source, joined, n, size)
+    if weight is None:
+        return means
+    return replace(joined_means(staying, source, joined, n, weight), sizes=means.sizes)
+
+
+def unit_rows(x: Tensor) -> Tensor:
+    """Rows of x (B, N, C) scaled to length 1, in float32 at least; without gradients, because they choose tokens."""
+    x = to_float(x)
+    return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(1e-12)
 
 
 def halves(n: int, phase: int) -> tuple[int, int]:

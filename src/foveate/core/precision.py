@@ -22,6 +22,12 @@ def to_float(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
+def row_norms(x: Tensor) -> Tensor:
+    """|x_i| of tokens x (..., N, C): (..., N), in float32 at least, because squares of half precision overflow."""
+    half = x.dtype in (torch.float16, torch.bfloat16)
+    return torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32 if half else None)
+
+
 def centered(x: Tensor, valid: Tensor | None = None) -> Tensor:
     """Tokens x (B, N, C) relative to a typical token of their image, in float32 at least.
 

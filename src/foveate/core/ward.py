@@ -9,11 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from foveate.core.agglomeration import Pair, check_table, merge_greedily
 from foveate.core.assignment import joined_means, pool
 from foveate.core.cluster import Clusters, squared_distances, squared_norm, weights_or_ones
-from foveate.core.graphs import fill_diagonal, positions, smallest
+from foveate.core.graphs import compact, smallest
 from foveate.core.precision import centered, in_full_precision
-from foveate.core.tiles import MOST_TOKENS, by_strips
+from foveate.core.tiles import by_strips
 
 
 @in_full_precision
@@ -26,31 +27,10 @@ def ward_greedy(x: Tensor, keep: int, weight: Tensor | None = None) -> Clusters:
     sequential steps, so it is slow; it is the reference for quality.
     """
     _check_keep(x, keep)
-    b, n, _ = x.shape
-    if n > MOST_TOKENS:
-        raise ValueError(
-            f"Greedy agglomeration keeps a table of all pairs of {n} tokens; {MOST_TOKENS} are the most. Use rounds."
-        )
+    check_table(x.shape[1], "Use rounds.")
     w = weights_or_ones(weight, x)
     cost = squared_distances(x) / (1 / w.unsqueeze(2) + 1 / w.unsqueeze(1))
-    cost = fill_diagonal(cost, torch.inf)
-    index = torch.arange(n, device=x.device).expand(b, n)
-    owner, alive = index, torch.ones(b, n, dtype=torch.bool, device=x.device)
-    for _ in range(n - keep):
-        pair = cost.flatten(1).argmin(dim=1, keepdim=True)  # (B, 1)
-        first, second = torch.minimum(pair // n, pair % n), torch.maximum(pair // n, pair % n)
-        merged = _merged_cost(cost, w, first, second)
-        alive = alive.scatter(1, second, 0)
-        is_first, is_second = index == first, index == second
-        merged = merged.masked_fill(~alive | is_first, torch.inf)
-        cost = torch.where(is_first.unsqueeze(2), merged.unsqueeze(1), cost)
-        cost = torch.where(is_first.unsqueeze(1), merged.unsqueeze(2), cost)
-        cost = cost.masked_fill(is_second.unsqueeze(2) | is_second.unsqueeze(1), torch.inf)
-        w = w.scatter_add(1, first, w.gather(1, second))
-        owner = torch.where(owner == second, first, owner)
-    slot = alive.cumsum(1) - 1
-    member = positions(alive, keep)
-    return Clusters(slot.gather(1, owner), member)
+    return merge_greedily(cost, keep, w, _merged_cost)
 
 
 @in_full_precision
@@ -68,7 +48,7 @@ def ward_rounds(x: Tensor, keep: int, weight: Tensor | None = None, rounds: int 
     plan = merges_by_round(x.shape[1], keep, rounds)
     for number, merges in enumerate(plan, start=1):
         source, target = _cheapest_proposals(x, w, merges)
-        staying, slot = _compact(x.shape[1], source)
+        staying, slot = compact(x.shape[1], source)
         joined = slot.gather(1, target)
         owner = slot.scatter(1, source, joined).gather(1, owner)
         member = member.gather(1, staying)
@@ -89,13 +69,9 @@ def merges_by_round(n: int, keep: int, rounds: int) -> tuple[int, ...]:
     return tuple(merges)
 
 
-def _merged_cost(cost: Tensor, w: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Cost of merging (first + second) with every other cluster, (B, N)."""
-    n = w.shape[1]
-    to_first, to_second = (cost.gather(1, i.unsqueeze(2).expand(-1, 1, n)).squeeze(1) for i in (first, second))
-    w_first, w_second = w.gather(1, first), w.gather(1, second)
-    between = to_first.gather(1, second)
-    return ((w_first + w) * to_first + (w_second + w) * to_second - w * between) / (w_first + w_second + w)
+def _merged_cost(to_first: Tensor, to_second: Tensor, between: Tensor, w: Tensor, pair: Pair) -> Tensor:
+    """Cost of merging a pair with every other cluster, (B, N)."""
+    return ((pair.first + w) * to_first + (pair.second + w) * to_second - w * between) / (pair.first + pair.second + w)
 
 
 def _cheapest_proposals(x: Tensor, w: Tensor, merges: int) -> tuple[Tensor, Tensor]:
@@ -112,17 +88,6 @@ def _cheapest_proposals(x: Tensor, w: Tensor, merges: int) -> tuple[Tensor, Tens
     cost, target = by_strips(even.shape[1], odd.shape[2], cheapest)
     source = smallest(cost, merges)
     return source * 2, target.gather(1, source) * 2 + 1
-
-
-def _compact(n: int, leaving: Tensor) -> tuple[Tensor, Tensor]:
-    """Positions that stay, (B, n - R), and the new position of each of n once ``leaving`` (B, R) are removed."""
-    b, gone = leaving.shape
-    stays = torch.ones(b, n, dtype=torch.long, device=leaving.device).scatter(1, leaving, 0)
-    slot = stays.cumsum(1) - 1
-    place = torch.arange(n, device=leaving.device).expand(b, n)
-    # positions that leave are written to an extra column, which is cut off
-    staying = place.new_zeros(b, n - gone + 1).scatter(1, torch.where(stays > 0, slot, n - gone), place)
-    return staying[:, :-1], slot
 
 
 def _check_keep(x: Tensor, keep: int) -> None:

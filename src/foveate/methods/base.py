@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from foveate.core import Assignment, pool
 from foveate.methods.validation import checked_option, option_types, schedule_hint
 
-Need = Literal["cls_attn", "attn_received", "attn_from_others", "keys"]
+Need = Literal["cls_attn", "cls_value_attn", "attn_received", "attn_from_others", "keys", "normed", "mlp_shift"]
 Kind = Literal["select", "merge", "cluster", "pool", "learned"]
 NOTHING: frozenset[Need] = frozenset()
 
@@ -34,6 +34,15 @@ class Site(Enum):
     """After the block."""
     KV = "kv"
     """On keys and values only; queries, and so the tokens of the stream, stay."""
+
+
+AVAILABLE: dict[Site, frozenset[Need]] = {
+    Site.PRE_BLOCK: NOTHING,
+    Site.POST_ATTN: frozenset({"cls_attn", "cls_value_attn", "attn_received", "attn_from_others", "keys", "normed"}),
+    Site.POST_BLOCK: frozenset({"mlp_shift"}),
+    Site.KV: NOTHING,
+}
+"""What a method may ask for at each site."""
 
 
 class NotComputed(type):
@@ -72,10 +81,14 @@ class BlockView:
     has_cls: bool
     grid: tuple[int, int] | None = None  # rows and columns of the image's patches, before any reduction
     module: nn.Module | None = None  # this block's module, for learned methods
+    depth: int = 1  # number of blocks of the model
     cls_attn: Tensor = dataclasses.field(default=NotComputed("cls_attn", (), {}))  # type: ignore[assignment]  # (B, N)
     attn_received: Tensor = dataclasses.field(default=NotComputed("attn_received", (), {}))  # type: ignore[assignment]  # (B, N)
     attn_from_others: Tensor = dataclasses.field(default=NotComputed("attn_from_others", (), {}))  # type: ignore[assignment]  # (B, N)
     keys: Tensor = dataclasses.field(default=NotComputed("keys", (), {}))  # type: ignore[assignment]  # (B, H, N, D)
+    cls_value_attn: Tensor = dataclasses.field(default=NotComputed("cls_value_attn", (), {}))  # type: ignore[assignment]  # (B, N)
+    normed: Tensor = dataclasses.field(default=NotComputed("normed", (), {}))  # type: ignore[assignment]  # (B, N, C)
+    mlp_shift: Tensor = dataclasses.field(default=NotComputed("mlp_shift", (), {}))  # type: ignore[assignment]  # (B, N)
 
     @property
     def patches(self) -> Tensor:

@@ -12,7 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import TypeVar
 
-from foveate.methods.base import Kind, Method, Site
+from foveate.methods.base import AVAILABLE, Kind, Method, Site
 from foveate.methods.validation import check_type, shown
 
 ENTRY_POINTS = "foveate.methods"
@@ -131,7 +131,7 @@ def _check_class(cls: type[Method]) -> None:
         raise ValueError(f"{name}.kind must be one of {', '.join(typing.get_args(Kind))}; got {kind!r}.")
     if not isinstance(site := getattr(cls, "site", None), Site):
         raise ValueError(f"{name}.site must be a foveate.methods.Site, got {site!r}.")
-    if site is not Site.POST_ATTN and cls.needs is not Method.needs:
+    if cls.needs is not Method.needs and not AVAILABLE[site]:
         raise ValueError(f"{name} needs scores from attention, which exist only at {Site.POST_ATTN}.")
 
 

@@ -23,6 +23,11 @@ class Ward(Method):
     with a class token it is the geometric mean of that and the class token's attention. A merged token is the mean of
     its members weighted by w, scaled to their mean norm, and later attention adds log(size). ``Budget`` removes an
     equal share of the tokens at four evenly spaced blocks, none in the first quarter.
+
+    Relatives: agglomerative token clustering (``ATC``, Haurum et al., ECCV 2024) merges tokens of a ViT by average,
+    complete or single linkage of cosine distances, and sentence-transformers pools the final tokens of retrieval models
+    by Ward's criterion. What is this library's own: the attention weights, the log-size in later attention, merging in
+    rounds instead of one pair at a time, and where in the model it happens.
     """
 
     search: Literal["rounds", "greedy"] = "rounds"
