@@ -113,7 +113,7 @@ def test_text_takes_spaces_and_the_usual_words_for_yes_and_no():
     [
         (
             "evitt",
-            r"There is no method 'evitt'\. Did you mean EViT.*\? Known: ClusterAttention, DynamicViT, EViT, .*Ward",
+            r"There is no method 'evitt'\. Did you mean EViT.*\? Known: ATC, .*EViT, .*Ward",
         ),
         ("", r"no method ''\. Known: "),
         ("evit:fused=true", "EViT has no option 'fused'. Its options: fuse, normalize, proportional_attention"),
