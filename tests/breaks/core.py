@@ -196,7 +196,7 @@ BREAKS: list[Break] = [
     ),
     broken(
         "weights of merged clusters not added",
-        "core/ward.py",
+        "core/agglomeration.py",
         "w = w.scatter_add(1, first, w.gather(1, second))",
         "pass",
         WARD + "greedy_equals_plain_loops_for_every_number_of_clusters",
