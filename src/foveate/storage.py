@@ -32,6 +32,8 @@ from foveate.reductions import Reduction
 from foveate.schedules import PlanError, Schedule, schedule_from_dict, schedule_to_dict
 
 MANIFEST = "foveate.json"
+OF_A_RUN = ("best", "model")
+"""Folders of models below that of a training run; the first that is there is taken."""
 MANIFEST_FORMATS = (1, 2)
 DEPTHS = ("depth", "depths", "num_hidden_layers", "num_layers")
 """Options that are numbers of blocks."""
@@ -119,11 +121,11 @@ def load(directory: str | os.PathLike[str], model: nn.Module | None = None) -> n
     which takes about a second per gigabyte.
 
     Args:
-        directory: a folder written by ``save``.
+        directory: a folder written by ``save``, or the folder of a training run: its best model, else its last.
         model: needed only if the architecture could not be saved: an unreduced model of the same shape, which is
             filled in place. On any error it is left as it was.
     """
-    folder = Path(directory)
+    folder = saved_folder(directory)
     manifest, tensors = _read_whole(folder)
     reduction = Reduction.from_dict(manifest.get("reduction"))
     if model is None:
@@ -266,9 +268,17 @@ def _read_weights(path: Path, checksum: str | None) -> dict[str, Tensor]:
         raise ValueError(f"{path} is not a readable safetensors file: {error}") from error
 
 
+def saved_folder(directory: str | os.PathLike[str]) -> Path:
+    """Return the folder of a saved model: itself, or the best, else the last, model of a training run's folder."""
+    folder = Path(directory)
+    if (folder / MANIFEST).is_file():
+        return folder
+    return next((folder / name for name in OF_A_RUN if (folder / name / MANIFEST).is_file()), folder)
+
+
 def check_saved(folder: Path) -> None:
     """Raise a ValueError if ``folder`` is not of ``save``. Its weights are not read."""
-    _read_manifest(folder)
+    _read_manifest(saved_folder(folder))
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:

@@ -126,7 +126,9 @@ def _run(arguments: list[str]) -> int:
     logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)  # transformers imports torchao, which warns
     work = _work(args.work)
     if args.work.startswith("foveate."):  # commands of foveate_cli itself answer without torch
-        importlib.import_module("foveate.cli.output").LINES.begin()
+        output = importlib.import_module("foveate.cli.output")
+        output.plain_warnings()
+        output.LINES.begin()
     return work(args)
 
 

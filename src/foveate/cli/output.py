@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
@@ -72,6 +73,15 @@ def print_listing(noun: str, entries: Mapping[str, str], as_json: bool) -> None:
         say(f"No {noun} yet.")
     else:
         print_table(noun, ("name", "description"), list(entries.items()), ("name", "description"))
+
+
+def plain_warnings() -> None:
+    """Print warnings as one line of this command, without the source line that Python adds."""
+
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        print(f"foveate: warning: {' '.join(str(message).split())}", file=sys.stderr, flush=True)
+
+    warnings.showwarning = show
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from foveate.schedules_text import (
     parse_share,
     split_list,
 )
-from foveate.storage import load_schedule
+from foveate.storage import load_schedule, saved_folder
 
 T = TypeVar("T")
 
@@ -102,5 +102,5 @@ def source_options(args: argparse.Namespace) -> dict[str, str]:
 
 def class_file(args: argparse.Namespace, default_name: str) -> Path | None:
     """The file of class names: --classes, or ``default_name`` in the folder of a trained model."""
-    path = Path(args.model) / default_name
+    path = saved_folder(args.model) / default_name
     return args.classes or (path if path.is_file() else None)

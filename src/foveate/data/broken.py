@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from foveate.data.images import BrokenImage, DataError
 from foveate.data.labels import first_few
 
+A_FEW = 3
+"""Broken images that a small set may have whatever the share, unless the share is 0 or they are over a fifth of it."""
 FEWEST_SEEN = 1000
 """Images to see in a stream of unknown length before the share of broken ones is checked."""
 
@@ -16,7 +18,7 @@ class BrokenCount:
     """Distinct broken images of one loader, over all its epochs.
 
     If the number of images is known, the limit is a share of all of them, so that one broken image in the first batch
-    of a large set does not stop the run.
+    of a large set does not stop the run. One of 81 does not either: the limit is the larger of the share and a few.
     """
 
     def __init__(self, limit: float, total: int | None, consequence: str) -> None:
@@ -44,9 +46,14 @@ class BrokenCount:
         if self.total is None:
             self._check(self.seen)
 
+    def allowed(self, total: int) -> float:
+        """The most broken images that ``total`` images may have."""
+        return max(self.limit * total, min(A_FEW, total // 5) if self.limit else 0)
+
     def _check(self, total: int) -> None:
-        if len(self.reasons) > self.limit * total:
+        if len(self.reasons) > self.allowed(total):
+            why = next(iter(self.reasons.values()))
             raise DataError(
                 f"{len(self.reasons)} broken images of {total} are more than max_broken={self.limit:g} allows: "
-                f"{first_few(self.reasons)}. Repair or remove them, or raise max_broken."
+                f"{first_few(self.reasons)} (the first: {why}). Repair or remove them, or raise max_broken."
             )

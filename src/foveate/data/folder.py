@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import stat
 from dataclasses import dataclass
@@ -10,11 +9,18 @@ from pathlib import Path
 
 from PIL import Image
 
-from foveate.data.images import DataError, is_image
+from foveate.data.images import DataError, decode, is_image
 from foveate.data.labels import Request, declared_labels, first_few
 from foveate.data.limits import IMAGE_BYTES
 from foveate.data.source import ImageData, image_data
 from foveate.data.splits import ALL, check_undivided, choose_split, split_word
+
+IMAGE_FOLDERS = {"images", "image", "imgs", "img", "jpegimages", "photos", "pictures", "frames"}
+PARTS_OF_DATA = IMAGE_FOLDERS | {
+    *("labels", "label", "labelstxt", "annotations", "annotation", "annots", "masks", "mask", "gt", "groundtruth"),
+    *("ground_truth", "targets", "boxes", "bboxes", "meta", "metadata", "segmentations", "segmentationclass"),
+}
+"""Names of folders that hold the parts of a dataset, side by side."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ def open_image_file(path: Path) -> Image.Image:
     with path.open("rb") as file:
         content = file.read(IMAGE_BYTES.value + 1)
     IMAGE_BYTES.check(len(content), f"It has {path.stat().st_size} bytes")
-    return Image.open(io.BytesIO(content))
+    return decode(content)
 
 
 def open_folder(folder: Path, request: Request) -> ImageData:
@@ -69,6 +75,7 @@ def open_folder(folder: Path, request: Request) -> ImageData:
         raise DataError(
             f"{place} has class folders and also {len(loose)} images: {first_few(sorted(loose))}. Move the images."
         )
+    _check_are_classes(classes, request, place)
     images = {name: images_below(place, name) for name in classes}
     empty = [name for name, found in images.items() if not found]
     if empty and not request.allow_empty_classes:
@@ -76,6 +83,19 @@ def open_folder(folder: Path, request: Request) -> ImageData:
     values = [number for number, name in enumerate(classes) for _ in images[name]]
     names = [name for found in images.values() for name in found]
     return image_data(Files(place, names), split, declared_labels(values, classes, request, str(place)), str(place))
+
+
+def _check_are_classes(names: list[str], request: Request, place: Path) -> None:
+    """Raise ``DataError`` for folders such as ``images`` and ``labels``, unless the user named them as classes."""
+    if not all(name.lower() in PARTS_OF_DATA for name in names) or set(names) <= set(request.classes or ()):
+        return
+    images = next((name for name in names if name.lower() in IMAGE_FOLDERS), names[0])
+    raise DataError(
+        f"{place} has the {'folders' if len(names) > 1 else 'folder'} {first_few(names)}, which look like parts of a "
+        f"dataset, not like classes. For its images without labels, use {place / images}; for masks, --task "
+        "segmentation; for boxes, a COCO folder. If they are classes, name them with --classes FILE (data.classes=FILE "
+        "for a run)."
+    )
 
 
 def _split_folder(folder: Path, request: Request) -> tuple[str, Path]:

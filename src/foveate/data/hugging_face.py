@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import io
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from foveate.data.folder import open_image_file
-from foveate.data.images import DataError
+from foveate.data.images import DataError, decode
 from foveate.data.labels import Labels, Request, declared_labels, label_text, written_labels
 from foveate.data.limits import check_inside
 from foveate.data.source import ImageData, image_data
@@ -42,7 +41,7 @@ class Rows:
         if content is None:
             check_inside(self.folders, [os.path.abspath(stored["path"])], self.name(index))
             return open_image_file(Path(stored["path"]))
-        return Image.open(io.BytesIO(content))
+        return decode(content)
 
 
 def open_hugging_face(name: str, request: Request, label_column: str | None = None) -> ImageData:

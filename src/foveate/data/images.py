@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import importlib
+import io
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".avif")
+EXTENSIONS = (
+    ".jpg",
+    ".jpeg",
+    ".png",
+    ".webp",
+    ".bmp",
+    ".gif",
+    ".tif",
+    ".tiff",
+    ".ppm",
+    ".pgm",
+    ".avif",
+    ".heic",
+    ".heif",
+)
 ORIENTATION = 0x0112  # the EXIF tag
+HEIC, AVIF = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1"), (b"avif", b"avis")
+"""Brands in the first bytes of the files of phones and of AVIF."""
 UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -51,6 +69,33 @@ class Sample:
 def is_image(name: str) -> bool:
     """Whether a file name is an image's. Hidden files, such as `._dog.jpg`, are skipped."""
     return not name.rpartition("/")[2].startswith(".") and name.lower().endswith(EXTENSIONS)
+
+
+def decode(content: bytes) -> Image.Image:
+    """Open an encoded image. HEIC and AVIF need a plugin of Pillow, which is registered here if it is installed.
+
+    Raises:
+        UnidentifiedImageError: if the format is not known.
+        ValueError: if the format is known and its plugin is missing.
+    """
+    try:
+        return Image.open(io.BytesIO(content))
+    except UnidentifiedImageError:
+        brand = content[8:12] if content[4:8] == b"ftyp" else b""
+        if brand in HEIC:
+            _plugin("HEIC", "pillow_heif", "pillow-heif").register_heif_opener()
+        elif brand in AVIF:
+            _plugin("AVIF", "pillow_avif", "pillow-avif-plugin")  # registers itself
+        else:
+            raise
+    return Image.open(io.BytesIO(content))
+
+
+def _plugin(kind: str, module: str, package: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ValueError(f"{kind} images need a plugin of Pillow: pip install {package}") from error
 
 
 def as_rgb(image: Image.Image) -> Image.Image:

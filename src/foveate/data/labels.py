@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from timm.data import ImageNetInfo
 
 from foveate.data.images import DataError
 from foveate.data.limits import CLASSES
@@ -16,6 +18,7 @@ from foveate.files import parse_json
 from foveate.methods.validation import shown
 
 FEW = 5
+IMAGENET_CLASSES, WORDNET_ID = 1000, re.compile(r"n\d{8}")
 CLASSES_FILE = "classes.json"
 """File next to a saved model with its class names, in order."""
 
@@ -172,6 +175,17 @@ def check_no_class_is_empty(labels: Labels, request: Request, where: str) -> Non
             f"{where} has no image of {len(empty)} of its {labels.num_classes} classes: {names}. "
             "To allow this, set allow_empty_classes=True (data.allow_empty_classes=true for a run)."
         )
+
+
+def imagenet_folders(found: Sequence[str] | None, num_classes: int | None) -> tuple[str, ...] | None:
+    """The 1,000 folder names of ImageNet (WordNet ids) in the models' order, if ``found`` are some of them; else None.
+
+    A model of another number of classes does not have this order.
+    """
+    if num_classes != IMAGENET_CLASSES or not found or not all(WORDNET_ID.fullmatch(name) for name in found):
+        return None
+    known = tuple(ImageNetInfo("imagenet-1k").label_names())
+    return known if set(found) <= set(known) else None
 
 
 def read_class_names(path: Path) -> list[str]:

@@ -54,7 +54,8 @@ class Loader:
         rank: number of this process.
         world: number of processes.
         drop_last: drop an incomplete last batch; by default only in training.
-        max_broken: share of broken images above which a `DataError` is raised.
+        max_broken: share of broken images above which a `DataError` is raised; a few are always allowed, unless it is
+            0 (`foveate.data.broken`).
         repeats: times that an image comes in a row in a training epoch, each time with another transform. An epoch has
             the same number of batches and as many times fewer images (repeated augmentation, as in DeiT).
         rules: how image and target are transformed together and collated, such as a task. By default targets are
@@ -174,7 +175,7 @@ class Loader:
             return DataLoader(reader, **options)
         if self._torch_loader is None:
             self._keys = _Keys(self._order)
-            most = self._broken.limit * len(self.data)
+            most = self._broken.allowed(len(self.data))
             images = ImageReader(self.data, self.rules, self.transform, self.seed, self.train, most)
             options |= {"batch_sampler": self._keys, "collate_fn": identity, "num_workers": self.workers}
             self._torch_loader = DataLoader(images, persistent_workers=self.workers > 0, **options)

@@ -14,6 +14,7 @@ from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 
 from foveate.adapters import inspect
+from foveate.data.folder import open_image_file
 from foveate.data.images import as_rgb
 
 Color = tuple[float, float, float]
@@ -72,8 +73,7 @@ class Preprocessing:
 def open_image(path: Path) -> Image.Image:
     """Open an image in RGB, turned upright by its EXIF orientation."""
     try:
-        with Image.open(path) as image:
-            return as_rgb(image)
+        return as_rgb(open_image_file(path))
     except FileNotFoundError as error:
         raise ValueError(f"There is no image {path}.") from error
     except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:

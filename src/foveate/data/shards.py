@@ -7,7 +7,6 @@ URLs are streamed (`stream.py`).
 from __future__ import annotations
 
 import glob
-import io
 import itertools
 import math
 import re
@@ -21,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from foveate.data.images import DataError
+from foveate.data.images import DataError, decode
 from foveate.data.labels import Request, label_text, written_labels
 from foveate.data.limits import IMAGE_BYTES, LABEL_BYTES, SHARDS
 from foveate.data.source import ImageData, image_data
@@ -90,7 +89,7 @@ class ShardImages:
     def open(self, index: int) -> Image.Image:
         with Path(self.shards[self.shard[index]]).open("rb") as file:
             file.seek(self.offset[index])
-            return Image.open(io.BytesIO(file.read(self.size[index])))
+            return decode(file.read(self.size[index]))
 
 
 def open_shards(shards: list[str], split: str, request: Request) -> ImageData:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -121,7 +121,12 @@ def drawn_from(data: ImageData, limit: int | None, seed: int) -> ImageData:
     """Draw ``limit`` images at random; the first images of a folder would cover only a few classes."""
     if limit is None or limit >= len(data):
         return data
-    numbers = tuple(sorted(random.Random(seed).sample(range(len(data)), limit)))
+    return subset(data, sorted(random.Random(seed).sample(range(len(data)), limit)))
+
+
+def subset(data: ImageData, chosen: Sequence[int]) -> ImageData:
+    """Return the images with these numbers, in this order."""
+    numbers = tuple(chosen)
     labels = None if data.labels is None else data.labels[list(numbers)]
     pictures = ChosenPictures(data.pictures, numbers)
     return ImageSubset(pictures, data.split, labels, data.classes, data.num_classes, data, numbers)

@@ -14,7 +14,11 @@ ALL = "all"
 """The split that means all images of data without splits."""
 
 
-class Undivided(DataError):
+class NoSuchSplit(DataError):
+    """The data do not have the requested split."""
+
+
+class Undivided(NoSuchSplit):
     """A split was requested of data without splits."""
 
 
@@ -50,7 +54,7 @@ def choose_split(split: str, available: Iterable[str], where: str) -> str:
             raise DataError(f"{where} has several splits for {split!r}: {', '.join(found)}. Name one of them.")
         if found:
             return found[0]
-    raise DataError(f"{where} has no split {split!r}; it has {', '.join(names) or 'none'}.")
+    raise NoSuchSplit(f"{where} has no split {split!r}; it has {', '.join(names) or 'none'}.")
 
 
 def _accepted(word: str | None) -> tuple[tuple[str, ...], ...]:
@@ -67,6 +71,7 @@ def check_undivided(split: str, name: str, where: str) -> None:
     if split == ALL or is_training(split) or any(own in words for words in _accepted(split_word(split))):
         return
     raise Undivided(
-        f"{where} is not divided into splits, so it has no split {split!r}. Divide it, or evaluate all images: "
-        f"--split {ALL} (split={ALL!r} in Python). To train without evaluation: --set data.val=."
+        f"{where} is not divided into splits, so it has no split {split!r}. To evaluate all images: --split {ALL} "
+        f"(split={ALL!r} in Python). To train and hold a fifth out: --set data.val_share=0.2; without evaluation: "
+        "--set data.val=."
     )

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http.client import HTTPException
 
-from PIL import Image
-
 from foveate.data.http import open_url
-from foveate.data.images import DataError, Sample, as_rgb
+from foveate.data.images import DataError, Sample, as_rgb, decode
 from foveate.data.labels import Request, first_few
 from foveate.data.shards import Member, WholeTarInfo, members_of
 from foveate.data.source import broken_by_name
@@ -33,7 +30,7 @@ class Encoded:
             BrokenImage: if it cannot be read.
         """
         with broken_by_name(self.name):
-            image = as_rgb(Image.open(io.BytesIO(self.content)))
+            image = as_rgb(decode(self.content))
         return Sample(image, self.target, self.name)
 
 

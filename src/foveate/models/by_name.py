@@ -23,7 +23,7 @@ from foveate.methods.validation import check_type, shown, shown_error
 from foveate.models.dense import DenseModel
 from foveate.models.dense.by_name import assemble, encoder_options, load_encoder_weights_, split_name
 from foveate.reductions import Reduction
-from foveate.storage import MANIFEST, load
+from foveate.storage import MANIFEST, load, saved_folder
 
 
 def load_model(
@@ -173,7 +173,7 @@ def _unreadable(path: Path, error: Exception) -> str:
 
 
 def _find(name: str, pretrained: bool, options: dict[str, Any]) -> Built:
-    if (Path(name) / MANIFEST).is_file():
+    if (saved_folder(name) / MANIFEST).is_file():
         if options:
             raise ValueError(f"{name} is a saved model and takes no options. Leave out {shown(options)}.")
         return Built(load(name), ())

@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy, kl_div, log_softmax
 
 from foveate.adapters import inspect
 from foveate.data import DataError, ImageData, Sample, StreamedData
+from foveate.data.labels import imagenet_folders
 from foveate.data.open import open_for_evaluation
 from foveate.data.preprocessing import Preprocessing
 from foveate.data.source import InstanceData
@@ -118,6 +119,9 @@ class Classification(Task):
         mismatch = ""
         try:
             data = open_for_evaluation(source, split, classes=names, **options)
+            if names is None and (known := imagenet_folders(data.classes, self.num_classes)) is not None:
+                names = known
+                data = open_for_evaluation(source, split, classes=names, **options)
             mismatch = self._mismatch(source, data) if names is None else ""
         except DataError as error:
             if names is None:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from foveate.data.images import DataError
 from foveate.files import write_text
+from foveate.storage import saved_folder
 from foveate.tasks.base import Task
 
 TASK_FILE = "task.json"
@@ -52,7 +53,7 @@ def write_task(folder: Path, task: str, options: Mapping[str, Any]) -> None:
 
 def read_task(folder: Path) -> tuple[str | None, dict[str, Any]]:
     """Return the task beside a trained model and its options; None and no options without such a file."""
-    path = folder / TASK_FILE
+    path = saved_folder(folder) / TASK_FILE
     if not path.is_file():
         return None, {}
     try:

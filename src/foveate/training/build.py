@@ -16,7 +16,9 @@ from torch import nn, optim
 import foveate as fv
 from foveate.adapters import inspect, reducer_of
 from foveate.data import DataError, ImageData, StreamedData
+from foveate.data.division import divide
 from foveate.data.labels import read_class_names
+from foveate.data.splits import NoSuchSplit, Undivided
 from foveate.methods.options import build as build_method
 from foveate.models.by_name import class_options, comes_trained, load_with_report
 from foveate.reductions import Reduction
@@ -55,8 +57,10 @@ def build_accelerator(precision: str) -> Accelerator:
         raise ValueError(f"optimizer.precision={precision} is not available here: {error}") from error
 
 
-def open_both(section: DataSection) -> tuple[Data, Data | None]:
+def open_both(section: DataSection, seed: int = 0) -> tuple[Data, Data | None]:
     """Open the training and the validation data; validation data are None if ``data.val`` is empty.
+
+    With ``data.val_share`` the validation images are drawn from undivided data with ``seed``.
 
     Raises:
         DataError: If either cannot be used.
@@ -79,14 +83,37 @@ def open_both(section: DataSection) -> tuple[Data, Data | None]:
         raise DataError(
             f"{section.source} has no labels, but this recipe needs them. Only distillation works without labels."
         )
+    if section.val_share:
+        return _divided(section, train, options, seed)
     if not section.val:
         return train, None
-    val = _validation_data(section, train, options)
+    try:
+        val = _validation_data(section, train, options)
+    except Undivided:
+        raise
+    except NoSuchSplit as error:
+        raise DataError(f"{error} To hold a fifth of {train.split!r} out: --set data.val_share=0.2.") from error
     if section.labels and not val.labeled:
         raise DataError(
             f"{section.source} has no labels in {section.val!r}. Train without evaluation: --set data.val=."
         )
     return train, val
+
+
+def _divided(section: DataSection, train: Data, options: dict[str, Any], seed: int) -> tuple[Data, Data]:
+    """Hold a share of undivided data out; data with splits have theirs already.
+
+    Raises:
+        DataError: If the data have a validation split, or cannot be read in any order.
+    """
+    where = section.source
+    if not isinstance(train, ImageData):
+        raise DataError(f"{where} is read as a stream, which cannot be divided. Name a split with data.val.")
+    try:
+        split = find_task(section.task).open(where, "val", **options).split
+    except NoSuchSplit:
+        return divide(train, section.val_share, seed, where)
+    raise DataError(f"{where} has the split {split!r} to evaluate on. Leave out data.val_share.")
 
 
 def task_options(section: DataSection) -> dict[str, Any]:

@@ -88,6 +88,8 @@ class DataSection:
     train: str = "train"
     val: str = "val"
     """Split to evaluate on; empty to train without evaluation."""
+    val_share: float = 0.0
+    """Share of each class to hold out for evaluation, of data without splits; 0 uses the split ``val``."""
     labels: bool = True
     """Whether labels are needed; distillation does not need them."""
     batch_size: int = 64
@@ -223,7 +225,7 @@ RULES: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
     (("reduction.warmup_start", "reduction.warmup_epochs"), "at least 0", lambda v: v >= 0),
     (("augmentation.flip", "augmentation.erase", "augmentation.mix_chance"), "from 0 to 1", lambda v: 0 <= v <= 1),
     (("augmentation.cutmix_share", "optimizer.layer_decay"), "from 0 to 1", lambda v: 0 <= v <= 1),
-    (("optimizer.ema", "objective.smoothing"), "at least 0 and below 1", lambda v: 0 <= v < 1),
+    (("optimizer.ema", "objective.smoothing", "data.val_share"), "at least 0 and below 1", lambda v: 0 <= v < 1),
     (("optimizer.lr",), "above 0", lambda v: v > 0),
     (("optimizer.betas",), "two numbers or empty", lambda v: len(v) in (0, 2)),
     (("augmentation.scale",), "two numbers, 0 < low <= high <= 1", lambda v: len(v) == 2 and 0 < v[0] <= v[1] <= 1),

@@ -12,6 +12,7 @@ from foveate.evaluation.progress import Progress
 from foveate.evaluation.timing import check_progress
 from foveate.files import check_writable, exclusive_lock
 from foveate.methods.validation import check_type, shown
+from foveate.training.announcing import announcement
 from foveate.training.checkpoint import CURRENT, PREVIOUS, find_checkpoint, read_values
 from foveate.training.config import TrainConfig, override, set_values
 from foveate.training.loop import Run
@@ -73,6 +74,8 @@ def train(
         run.log.info(f"Training on {run.accelerator.device.type}, processes: {run.world}.")
         if resume and run.resume():
             run.log.info(f"Resuming after step {run.state.step}, in epoch {run.state.epoch}.")
+        for line in announcement(run):
+            run.log.info(line)
         if stop is None:
             return run.train()
         with stop.listening():

@@ -18,6 +18,7 @@ from torch import Tensor
 import foveate as fv
 from foveate.adapters import reducer_of
 from foveate.data import Batch, ImageData, Loader
+from foveate.data.division import names_of
 from foveate.data.labels import CLASSES_FILE
 from foveate.data.order import seed_everything, seed_from
 from foveate.data.preprocessing import Preprocessing
@@ -26,6 +27,7 @@ from foveate.evaluation.side_by_side import evaluate, over_processes
 from foveate.files import write_text
 from foveate.tasks.base import chunk, to_device
 from foveate.tasks.options import write_task
+from foveate.training.announcing import write_inputs
 from foveate.training.build import (
     build_accelerator,
     build_model,
@@ -80,18 +82,19 @@ class Run:
         self.log = RunLog(progress, curves, self.accelerator.is_main_process)
         seed_everything(config.run.seed)  # every process builds the same model
         with self.accelerator.local_main_process_first():  # downloads happen once per machine
-            train_data, val_data = open_both(config.data)
+            train_data, val_data = open_both(config.data, config.run.seed)
         self.task = build_task(config, train_data)
         self.mixup = self.task.batch_transform(config.augmentation)
         self._check_parts()
-        model, new_classifier = build_model(config, self.task)
-        check_own_teacher(config.objective, new_classifier)
+        model, self.new_classifier = build_model(config, self.task)
+        check_own_teacher(config.objective, self.new_classifier)
         self.objective: Objective = build_objective(config, model, self.task)
         preprocessing = Preprocessing.of(model)
         training = self.task.training_transform(preprocessing, config.augmentation)
         self.train_loader = self._loader(train_data, training, train=True)
         evaluation = self.task.evaluation_transform(preprocessing)
         self.val_loader = None if val_data is None else self._loader(val_data, evaluation, train=False)
+        self.held_out = names_of(val_data) if config.data.val_share else []
         self.classes = list(train_data.classes or ()) if self.task.num_classes is not None else []
         self.identity = self._identify()
         self.optimizer = build_optimizer(config.optimizer, self.objective, config.data.batch_size)
@@ -149,8 +152,7 @@ class Run:
         """Train to the end, or until ``stop`` is requested. Both leave a checkpoint."""
         stop = stop or StopSignal()
         if self.accelerator.is_main_process:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            write_text(self.directory / "config.json", json.dumps(self.config.as_dict(), indent=2) + "\n")
+            write_inputs(self.directory, self.config, self.held_out)
             self._write_log()  # of a resumed run, whose log may be older than its checkpoint
         self.accelerator.wait_for_everyone()
         epochs = run_epochs(self.config.schedule, len(self.train_loader))

@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from foveate.evaluation.progress import Progress, silent
+from foveate.training.announcing import in_words
 
 logger = logging.getLogger("foveate")
+ESTIMATE_SECONDS, ESTIMATE_STEPS = 5.0, 3
+"""How long the first steps are timed before the whole is estimated."""
 
 
 class RunLog:
@@ -27,6 +30,8 @@ class RunLog:
         self._began = time.monotonic()
         self._images = self._step = self._steps = 0
         self._note = ""
+        self._first: tuple[float, int] | None = None  # when the first step of this process ended, and its number
+        self._estimated = False
 
     @contextmanager
     def running(self, directory: Path, step: int, steps: int) -> Iterator[None]:
@@ -48,7 +53,24 @@ class RunLog:
         """Record a finished step of ``images`` images."""
         self._images += images
         self._step += 1
+        self._estimate()
         self.progress("steps", self._step, self._steps, self._note)
+
+    def _estimate(self) -> None:
+        """Tell once how long the run will take. The first step does not count: it starts workers and kernels."""
+        if self._estimated:
+            return
+        now = time.monotonic()
+        if self._first is None:
+            self._first = now, self._step
+            return
+        seconds, steps = now - self._first[0], self._step - self._first[1]
+        if seconds >= ESTIMATE_SECONDS and steps >= ESTIMATE_STEPS:
+            self._estimated = True
+            left = seconds / steps * (self._steps - self._step)
+            self.info(
+                f"Estimated time: {in_words(left)}, at {steps / seconds:.2g} steps a second, without evaluations."
+            )
 
     def losses(self, step: int, losses: dict[str, float], lr: float) -> None:
         """Record the losses and the learning rate of a step."""
