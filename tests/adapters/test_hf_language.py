@@ -100,8 +100,63 @@ def qwen2():
     return transformers.Qwen2VLForConditionalGeneration(config), qwen3()[1]
 
 
+def llava_next():
+    vision = VISION | {"model_type": "clip_vision_model"}
+    config = transformers.LlavaNextConfig(
+        vision_config=vision, text_config=TEXT, image_token_index=IMAGE, image_grid_pinpoints=[[24, 24]]
+    )
+    inputs = prompt(36 + 36 + 6) | {"pixel_values": pixels(1, 2, 3, 24, 24), "image_sizes": torch.tensor([[24, 24]])}
+    return transformers.LlavaNextForConditionalGeneration(config), inputs
+
+
+def vip_llava():
+    vision = VISION | {"model_type": "clip_vision_model"}
+    config = transformers.VipLlavaConfig(
+        vision_config=vision, text_config=TEXT, image_token_index=IMAGE, vision_feature_layers=[-2, -3]
+    )
+    return transformers.VipLlavaForConditionalGeneration(config), prompt(36) | {"pixel_values": pixels(1, 3, 24, 24)}
+
+
+def gemma3():
+    text = {key: value for key, value in TEXT.items() if key != "model_type"} | {"sliding_window": 64}
+    config = transformers.Gemma3Config(
+        vision_config=SIGLIP, text_config=text, mm_tokens_per_image=9, image_token_id=IMAGE, boi_token_index=57
+    )
+    inputs = prompt(9) | {"pixel_values": pixels(1, 3, 24, 24)}
+    types = (inputs["input_ids"] == IMAGE).long()
+    return transformers.Gemma3ForConditionalGeneration(config), inputs | {"token_type_ids": types}
+
+
+def qwen3_moe():
+    config, inputs = qwen3()[0].config, qwen3()[1]
+    experts = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16, "decoder_sparse_step": 1}
+    text = {key: value for key, value in TEXT.items() if key != "model_type"} | experts
+    text |= {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2]}}
+    made_from = transformers.Qwen3VLMoeConfig(
+        vision_config=config.vision_config.to_dict(),
+        text_config=text,
+        image_token_id=IMAGE,
+        vision_start_token_id=57,
+        vision_end_token_id=58,
+    )
+    return transformers.Qwen3VLMoeForConditionalGeneration(made_from), inputs
+
+
+def encoder_decoder():
+    vision = transformers.ViTConfig(**VISION)
+    text = transformers.GPT2Config(
+        n_embd=32, n_layer=1, n_head=2, vocab_size=60, n_positions=64, add_cross_attention=True
+    )
+    config = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(vision, text)
+    config.decoder_start_token_id, config.pad_token_id = 1, 0
+    inputs = {"pixel_values": pixels(1, 3, 24, 24), "decoder_input_ids": torch.tensor([[1, 5, 6]])}
+    return transformers.VisionEncoderDecoderModel(config=config), inputs
+
+
 MODELS = {onevision: "vision_tower", internvl: "vision_tower", aya: "vision_tower", mistral3: "vision_tower"}
 MODELS |= {idefics3: "vision_model", smolvlm: "vision_model", qwen3: "visual", qwen2: "visual"}
+MODELS |= {llava_next: "vision_tower", vip_llava: "vision_tower", gemma3: "vision_tower", qwen3_moe: "visual"}
+MODELS |= {encoder_decoder: ""}
 
 
 @pytest.mark.parametrize("build", MODELS, ids=lambda build: build.__name__)
@@ -120,7 +175,7 @@ def test_it_generates_with_fewer_tokens_inside_its_tower(build):
         assert torch.equal(same[0], words)
         assert torch.equal(same[1], logits)
     with fv.reduced(model, fv.ToMe(), KEEP):
-        assert f"model.{MODELS[build]}" in str(fv.inspect(model))
+        assert (f"model.{MODELS[build]}" if MODELS[build] else "encoder") in str(fv.inspect(model))
         assert fv.inspect(model).reducer.plan_for((6, 6)).counts[1] == 18
         found = run()[1]
         assert found.shape == logits.shape

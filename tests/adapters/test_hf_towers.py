@@ -176,6 +176,24 @@ def test_a_selection_is_the_tower_with_those_patches_alone(build):
     torch.testing.assert_close(last, tokens[0, kept], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("build", QWENS, ids=lambda build: build.__name__)
+def test_packed_patches_that_do_not_fit_their_grids_are_refused(build):
+    model, patches = fv.reduce_(made(build()), fv.ToMe(), KEEP), qwen3_patches(0)
+    with pytest.raises(ValueError, match="Image 1 has 3 x 4 patches, which blocks of 2 x 2 do not divide"):
+        model(patches, torch.tensor([[1, 4, 6], [1, 3, 4]]))
+    for grid in ([1, 6, 4], [1, 6, 8]):
+        with pytest.raises(ValueError, match=f"has {grid[1] * grid[2]} patches, got 36"):
+            model(patches, torch.tensor([grid]))
+
+
+@pytest.mark.parametrize("build", [siglip2, pixtral], ids=lambda build: build.__name__)
+def test_every_image_needs_its_size(build):
+    model, inputs = fv.reduce_(made(build()), fv.ToMe(), KEEP), TOWERS[build](range(3))
+    name = "spatial_shapes" if build is siglip2 else "image_sizes"
+    with pytest.raises(ValueError, match=f"3 images and 2 {name}"):
+        model(**inputs | {name: inputs[name][:2]})
+
+
 def test_pooling_weighs_tokens_by_the_patches_they_stand_for():
     model, inputs = made(siglip2()), siglip2_inputs(range(3))
     with torch.no_grad():

@@ -28,6 +28,7 @@ class ReducedQwen(ReducedTower):
     def forward(self: Any, hidden_states: Tensor, grid_thw: Tensor, **extras: Any) -> Any:
         if does_nothing(self.foveate):
             return super().forward(hidden_states, grid_thw, **extras)  # type: ignore[misc]
+        check_grids(grid_thw, len(hidden_states), self.config.spatial_merge_size)
         images, start = [], 0
         for frames, rows, columns in grid_thw.tolist():
             for _ in range(frames):
@@ -35,6 +36,17 @@ class ReducedQwen(ReducedTower):
                 start += rows * columns
         places = [merge_order((image.shape[1], image.shape[2]), self.config) for image in images]
         return self._run(images, places, 0, extras)
+
+
+def check_grids(grids: Tensor, patches: int, merge: int) -> None:
+    """Raise ``ValueError`` unless ``grids`` (frames, rows, columns) make up all patches, in whole blocks."""
+    for number, (_, rows, columns) in enumerate(grids.tolist()):
+        if rows % merge or columns % merge:
+            raise ValueError(
+                f"Image {number} has {rows} x {columns} patches, which blocks of {merge} x {merge} do not divide."
+            )
+    if int(grids.prod(dim=1).sum()) != patches:
+        raise ValueError(f"grid_thw={grids.tolist()} has {int(grids.prod(dim=1).sum())} patches, got {patches}.")
 
 
 def merge_order(size: tuple[int, int], config: Any) -> Tensor:

@@ -67,6 +67,12 @@ class HfTower(HfVit):
         return found
 
 
+def one_each(images: Tensor, sizes: Sizes, what: str) -> None:
+    """Raise ``ValueError`` unless there is a size for every image."""
+    if len(images) != len(sizes):
+        raise ValueError(f"The batch has {len(images)} images and {len(sizes)} {what}; one of each is needed.")
+
+
 def visible(mask: Tensor, sizes: Sizes, what: str) -> None:
     """Raise ``ValueError`` unless ``mask`` (B, N) shows as many patches of each image as its size has."""
     for number, (shown, (rows, columns)) in enumerate(zip(mask.flatten(1).sum(dim=1).tolist(), sizes, strict=True)):
@@ -89,6 +95,7 @@ class ReducedSiglip2(ReducedTower):
         if does_nothing(self.foveate):
             return super().forward(pixel_values, pixel_attention_mask, spatial_shapes, **extras)  # type: ignore[misc]
         sizes = [(int(rows), int(columns)) for rows, columns in spatial_shapes.tolist()]
+        one_each(pixel_values, sizes, "spatial_shapes")
         if pixel_attention_mask is not None:
             visible(pixel_attention_mask, sizes, "pixel_attention_mask")
         patch = self.config.patch_size
@@ -181,6 +188,7 @@ class ReducedPixtral(ReducedTower):
             return super().forward(pixel_values, image_sizes, **extras)  # type: ignore[misc]
         whole = pixel_values.shape[2:]
         sizes = [tuple(whole)] * len(pixel_values) if image_sizes is None else [tuple(map(int, s)) for s in image_sizes]
+        one_each(pixel_values, sizes, "image_sizes")
         patch = self.config.patch_size
         images = [
             image[:, : height // patch * patch, : width // patch * patch]
