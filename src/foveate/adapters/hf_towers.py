@@ -67,7 +67,7 @@ class HfTower(HfVit):
         return found
 
 
-def one_each(images: Tensor, sizes: Sizes, what: str) -> None:
+def one_each(images: Tensor, sizes: Sequence[Any], what: str) -> None:
     """Raise ``ValueError`` unless there is a size for every image."""
     if len(images) != len(sizes):
         raise ValueError(f"The batch has {len(images)} images and {len(sizes)} {what}; one of each is needed.")
