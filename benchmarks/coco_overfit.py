@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dense_runs import Clock, arguments, cell, evaluated, trained, write_repeated
+from dense_runs import Clock, arguments, cell, evaluated, head_options, trained, write_repeated
 from photographs import assets
 from recording import record
 
@@ -30,6 +30,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=0, help=f"of {EPOCH_STEPS} steps; default: 10, for mask-rcnn 7")
     parser.add_argument("--lr", type=float, default=5e-4)
     parser.add_argument("--channels", type=int, default=128)
+    parser.add_argument("--sampled", type=int, default=64, help="proposals that mask-rcnn learns from (default: 64)")
     args = parser.parse_args()
     folder = write_chosen(args.out / f"data{args.images}", args.images)
     rows = []
@@ -47,7 +48,7 @@ def main() -> None:
                 "augmentation.kind": "evaluation",
                 "model.options": {
                     "image_size": [SIZE, SIZE],
-                    "head": {"channels": args.channels, "smallest_anchor": 16},
+                    "head": head_options(head, args.channels, args.sampled),
                 },
                 "optimizer.lr": args.lr,
                 "optimizer.weight_decay": 1e-4,

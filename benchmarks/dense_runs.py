@@ -65,6 +65,12 @@ def write_repeated(folder: Path, content: Mapping[str, Any], photographs: Path, 
     return folder
 
 
+def head_options(head: str, channels: int, sampled: int) -> dict[str, int]:
+    """Options of a detector for images of 128 to 256 pixels."""
+    options = {"channels": channels, "smallest_anchor": 16}
+    return options | {"sampled": sampled} if head == "mask-rcnn" else options
+
+
 class Clock:
     """Seconds of this process, summed over restarts in a file beside the run."""
 

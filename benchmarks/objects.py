@@ -7,7 +7,7 @@ Trains from scratch on scenes:objects and evaluates on 1,000 scenes that it has 
 
 from __future__ import annotations
 
-from dense_runs import Clock, arguments, cell, evaluated, trained
+from dense_runs import Clock, arguments, cell, evaluated, head_options, trained
 from recording import record
 
 TASKS = {"retinanet": "detection", "mask-rcnn": "instance-segmentation"}
@@ -22,6 +22,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4000, help="of 8 scenes")
     parser.add_argument("--lr", type=float, default=5e-4)
     parser.add_argument("--channels", type=int, default=96)
+    parser.add_argument("--sampled", type=int, default=64, help="proposals that mask-rcnn learns from (default: 64)")
     args = parser.parse_args()
     clock = Clock(args.out / f"{args.head}-seconds")
     history = trained(
@@ -34,7 +35,7 @@ def main() -> None:
             "augmentation.flip": 0.5,
             "model.options": {
                 "image_size": [args.size, args.size],
-                "head": {"channels": args.channels, "smallest_anchor": 16},
+                "head": head_options(args.head, args.channels, args.sampled),
             },
             "optimizer.lr": args.lr,
             "optimizer.weight_decay": 0.05,

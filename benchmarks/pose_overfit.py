@@ -73,9 +73,7 @@ def main() -> None:
             )
         print(f"{name}: {history[-1]['val']}; {minutes:.0f} minutes")
     if args.csv is not None:
-        sample = (
-            f"clustr_tiny, {args.size[0]} x {args.size[1]} px, boxes of the annotations, flip test, seed {args.seed}"
-        )
+        sample = f"clustr_tiny from scratch, boxes of the annotations, no flip test, batch {BATCH}, seed {args.seed}"
         record(args.csv, ("data", "height", "width", "steps", *FIGURES, "minutes"), rows, sample)
 
 

@@ -1,8 +1,13 @@
 """A real dense model without training: the ViT-S/14 saliency model of FOVEATE_ASSETS on photographs of pets.
 
 The head is the model's own, untouched; the encoder is reduced with each method and each way back to the full grid.
-Settings are chosen on the train part, with ``--choose``; the val part judges. MACs are the encoder's, seconds are
-interleaved with the unreduced encoder at batch 1.
+Settings are chosen on the train part; the val part judges them. MACs are the encoder's, seconds are interleaved with
+the unreduced encoder at batch 1.
+
+    FOVEATE_ASSETS=... python benchmarks/saliency.py --chosen results/saliency_settings.csv --csv results/saliency.csv
+    FOVEATE_ASSETS=... python benchmarks/saliency.py --part train --limit 32 --blocks default 2,4,6,8   # to choose
+
+Every finished setting is kept in --out, so a run that was stopped continues when it is repeated.
 """
 
 from __future__ import annotations
@@ -10,8 +15,9 @@ from __future__ import annotations
 import argparse
 import csv
 import math
+import re
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +36,8 @@ import foveate as fv
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 METHODS = ("TopK", "EViT", "ToMe", "TokenPooling", "Ward", "ClusterAttention")
 OUTPUTS = ("grid", "grid-residual", "grid-attention")
+CLUSTERED = (0.9, 0.8)
+"""Budgets of ClusterAttention: all queries and MLPs stay, so it cannot halve the MACs."""
 COLUMNS = ("pixels", "method", "output", "blocks", "macs", "iou", "auc", "iou_lost", "standard_error", "speedup")
 
 
@@ -103,18 +111,56 @@ def judged(model: Any, data: Sequence[tuple[Tensor, Tensor]], size: int) -> Tens
 
 
 def settings(args: argparse.Namespace) -> Iterator[fv.Reduction]:
-    blocks = [tuple(map(int, text.split(","))) if text != "default" else None for text in args.blocks]
+    """Every method with every output; ClusterAttention, whose tokens all stay, with the budgets that it can reach."""
     for method in args.methods:
-        for output in ("grid",) if method == "ClusterAttention" else args.outputs:  # its tokens all stay
-            for sites in blocks:
-                for budget in args.budgets:
+        keeps_all = method == "ClusterAttention"
+        for sites in [chosen_blocks(args.chosen, method)] if args.chosen else map(parsed_blocks, args.blocks):
+            for output in ("grid",) if keeps_all else args.outputs:
+                for budget in CLUSTERED if keeps_all else args.budgets:
                     yield fv.Reduction(method, fv.Budget(budget, blocks=sites), output=output)
 
 
+def parsed_blocks(text: str) -> tuple[int, ...] | None:
+    return None if text == "default" else tuple(map(int, text.replace(",", " ").split()))
+
+
+def chosen_blocks(path: Path, method: str) -> tuple[int, ...] | None:
+    """The blocks of this method's best setting in a file that was measured on the train part."""
+    with path.open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(line for line in file if line[0] != "#") if row["method"] == method]
+    best = min(rows, key=lambda row: float(row["iou_lost"]), default=None)
+    return None if best is None else parsed_blocks(best["blocks"])
+
+
+class Kept:
+    """IoU and AUC of every image, kept in a file for each setting, so that a stopped run goes on when repeated."""
+
+    def __init__(self, args: argparse.Namespace, size: int) -> None:
+        self.args, self.size = args, size
+        self.folder = args.out / f"{args.part}{args.limit or ''}-{size}"
+
+    @cached_property
+    def data(self) -> list[tuple[Tensor, Tensor]]:
+        return list(pets(self.args.part, self.size, self.args.limit))
+
+    def figures(self, name: str, model: Any) -> Tensor:
+        path = self.folder / f"{re.sub('[^A-Za-z0-9.]+', '-', name)}.pt"
+        if not path.is_file():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_tensor(path, judged(model, self.data, self.size))
+        return torch.load(path, weights_only=True)
+
+
+def write_tensor(path: Path, value: Tensor) -> None:
+    """Write in one step: a run that is stopped leaves no half of a file."""
+    part = path.with_suffix(".part")
+    torch.save(value, part)
+    part.replace(path)
+
+
 def measured(args: argparse.Namespace, size: int) -> Iterator[tuple[object, ...]]:
-    data = list(pets(args.part, size, args.limit))
-    whole = encoder(size)
-    base, macs = judged(whole, data, size), fv.cost(whole).macs
+    kept, whole = Kept(args, size), encoder(size)
+    base, macs = kept.figures("unreduced", whole), fv.cost(whole).macs
     mean = base.mean(dim=0)
     yield size, "unreduced", "", "", "1.000", f"{mean[0]:.4f}", f"{mean[1]:.4f}", "0.0000", "0.0000", "1.00"
     for reduction in settings(args):
@@ -124,14 +170,14 @@ def measured(args: argparse.Namespace, size: int) -> Iterator[tuple[object, ...]
         except fv.PlanError as error:
             print(f"{size} {reduction}: {error}", flush=True)
             continue
-        found = judged(model, data, size)
+        found = kept.figures(str(reduction), model)
         lost = base[:, 0] - found[:, 0]
         speed = fv.measure_speed(whole, reduction, batch_size=1, seconds=args.seconds) if args.seconds else None
         yield (
             size,
             reduction.method.name,
             reduction.output,
-            ",".join(map(str, reduction.schedule.blocks or ())) or "default",
+            " ".join(map(str, reduction.schedule.blocks or ())) or "default",
             f"{fv.cost(model).macs / macs:.3f}",
             f"{found[:, 0].mean():.4f}",
             f"{found[:, 1].mean():.4f}",
@@ -142,15 +188,17 @@ def measured(args: argparse.Namespace, size: int) -> Iterator[tuple[object, ...]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=("train", "val"), default="val", help="train to choose settings")
     parser.add_argument("--sizes", type=int, nargs="+", default=[224, 448])
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
     parser.add_argument("--outputs", nargs="+", default=list(OUTPUTS), choices=OUTPUTS)
     parser.add_argument("--blocks", nargs="+", default=["default"], help="sites: default, or lists such as 3,5,7,9")
+    parser.add_argument("--chosen", type=Path, help="take each method's blocks from this file of the train part")
     parser.add_argument("--budgets", type=float, nargs="+", default=[0.65, 0.5])
     parser.add_argument("--limit", type=int, help="images; default: all")
     parser.add_argument("--seconds", type=float, default=0.0, help="seconds for the speed of each setting; 0: none")
+    parser.add_argument("--out", type=Path, default=Path("runs/saliency"), help="figures so far; repeat to continue")
     parser.add_argument("--csv", type=Path)
     args = parser.parse_args()
     rows = []
@@ -160,7 +208,9 @@ def main() -> None:
             print(*("" if cell is None else cell for cell in row), sep="\t", flush=True)
     if args.csv:
         count = len(list(pets(args.part, 14, args.limit)))
-        record(args.csv, COLUMNS, rows, f"ViT-S/14 saliency model, {count} photographs of pets ({args.part}), batch 1")
+        note = "iou_lost: against the unreduced model on the same photographs, with the standard error of their mean"
+        sample = f"ViT-S/14 saliency model, {count} photographs of pets ({args.part}), batch 1"
+        record(args.csv, COLUMNS, rows, sample, note, "macs: share of the unreduced encoder's")
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ def add_default(
     parser.add_argument(option, metavar=metavar, type=type, default=default, help=f"{help}; default: {shown}")
 
 
-def add_model(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
+def add_model(parser: argparse.ArgumentParser, *, optional: bool = False, several_sizes: bool = False) -> None:
     model = parser.add_argument(
         "model",
         metavar="MODEL",
@@ -91,7 +91,10 @@ def add_model(parser: argparse.ArgumentParser, *, optional: bool = False) -> Non
         "--image-size",
         metavar="SIZE",
         type=image_size,
-        help="224, 224x320 (height x width) or 3x224x224; default: the model's own size",
+        nargs="+" if several_sizes else None,
+        dest="image_sizes" if several_sizes else "image_size",
+        help=("one or several of " if several_sizes else "")
+        + "224, 224x320 (height x width) or 3x224x224; default: the model's own size",
     )
 
 

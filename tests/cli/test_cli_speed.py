@@ -86,10 +86,40 @@ def test_lines_of_progress_are_a_minute_apart_over_all_phases(monkeypatch, capsy
     assert capsys.readouterr().err == "foveate: a: 2\nfoveate: c: 3 of 9\n"
 
 
+def test_several_sizes_with_memory_and_a_report(capsys, tmp_path):
+    report = tmp_path / "new" / "speed.html"
+    sizes = ["--image-size", "96", "128x160", "--batch-size", "1", "--rounds", "2", "--memory", "--report", str(report)]
+    assert main(["speed", "test_vit+linear", "--budget", "0.6", "--methods", "tome", "ward", *sizes]) == 0
+    out = capsys.readouterr().out
+    assert out.count("128x160") == 4  # two methods in two tables
+    for word in ("ns/px", "MiB", f"Report: {report}"):
+        assert word in out
+    page = report.read_text(encoding="utf-8")
+    assert page.count("<svg") == 4  # time and memory of two methods
+    assert "{{" not in page
+
+
+def test_json_has_time_per_pixel_and_memory(capsys):
+    assert main(["speed", *QUICK, "--method", "tome", "--batch-size", "1", "--rounds", "2", "--memory", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    three = ["unreduced", "reduced", "free slice"]
+    assert (list(row["ns_per_pixel"]), list(row["peak_mib"]), row["rounds"]) == (three, three, 2)
+    assert row["ns_per_pixel"]["reduced"] == pytest.approx(1e9 / row["reduced_per_second"] / 160**2)
+    assert 0 < row["peak_mib"]["reduced"] < row["peak_mib"]["unreduced"]
+
+
+def test_nothing_is_measured_if_a_later_size_cannot_be(monkeypatch, capsys):
+    monkeypatch.setattr(command, "measure_speed", lambda *_, **__: pytest.fail("measured"))
+    assert main(["speed", "test_vit", "--method", "tome", "--remove", "8", "--image-size", "160", "7"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
         (["test_vit"], "speed needs --method"),
+        ([*QUICK, "--method", "tome", "--report", "."], "--report: . is a folder"),
+        ([*QUICK, "--method", "tome", "--rounds", "0"], "--rounds: must be a whole number of at least 1"),
         ([*QUICK, "--method", "tome", "--device", "abacus"], "Device 'abacus' is not available"),
         ([*QUICK, "--method", "tome", "--batch-size", "0"], "--batch-size: must be a whole number of at least 1"),
         ([*QUICK, "--method", "tome", "--threads", "many"], "--threads: must be a whole number of at least 1"),

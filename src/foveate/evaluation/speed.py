@@ -24,6 +24,7 @@ from torch import nn
 from foveate.adapters import inspect, reducer_of
 from foveate.api import cost
 from foveate.evaluation.environment import Environment, describe_environment
+from foveate.evaluation.memory import peak_memory
 from foveate.evaluation.progress import Progress
 from foveate.evaluation.timing import (
     Round,
@@ -67,9 +68,17 @@ class SpeedResult:
     image_size: tuple[int, int, int]
     rounds: int
     environment: Environment
+    ns_per_pixel: dict[str, float] = field(init=False)
+    """Nanoseconds for each pixel of an image, for ``unreduced``, ``reduced`` and ``free slice``."""
+    peak_mib: dict[str, float | None] | None = None
+    """Peak memory of a pass in MiB, for the same three; None if it was not measured."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "realized", self.speed_up / self.mac_ratio)
+        rates = (self.unreduced_per_second, self.reduced_per_second, self.free_slice_per_second)
+        pixels = self.image_size[1] * self.image_size[2]
+        named = zip((UNREDUCED, REDUCED, FREE_SLICE), rates, strict=True)
+        object.__setattr__(self, "ns_per_pixel", {name: 1e9 / (rate * pixels) for name, rate in named})
 
 
 def measure_speed(
@@ -85,6 +94,7 @@ def measure_speed(
     threads: int | None = None,
     dtype: torch.dtype | None = None,
     device: str | torch.device = "cpu",
+    memory: bool = False,
     progress: Progress | None = None,
     **options: Unpack[ReductionOptions],
 ) -> SpeedResult:
@@ -105,6 +115,7 @@ def measure_speed(
         options: Further fields of ``Reduction``.
         dtype: Precision of weights and images. Default: the model's own.
         device: Where to run.
+        memory: Also measure the peak memory of a pass of each.
         progress: Called after each round.
 
     Returns:
@@ -131,7 +142,8 @@ def measure_speed(
         environment = describe_environment(place, used_dtype)
         interleave(timers, warmup)
         timed = interleave(timers, rounds, seconds, progress)
-    return summarize(timed, mac_ratio, batch_size, size, environment)
+        peaks = {name: peak_memory(variant, images) for name, variant in variants.items()} if memory else None
+    return dataclasses.replace(summarize(timed, mac_ratio, batch_size, size, environment), peak_mib=peaks)
 
 
 def summarize(

@@ -216,6 +216,21 @@ class MaskRCNNHead(Detector):
     task = "instance-segmentation"
     finest = 4
 
+    def __init__(
+        self,
+        levels: Levels,
+        num_classes: int,
+        channels: int = 256,
+        smallest_anchor: int = 32,
+        detections: int = 100,
+        score: float = 0.05,
+        sampled: int = 512,
+    ) -> None:
+        super().__init__(levels, num_classes, channels, smallest_anchor, detections, score)
+        check_sizes(sampled=sampled)
+        self.options["sampled"] = sampled
+        self.roi_heads.fg_bg_sampler.batch_size_per_image = sampled
+
     def make_layers(self, channels: int, smallest_anchor: int, detections: int, score: float) -> None:
         strides = (*self.read.strides, self.read.strides[-1] * 2)
         net = MaskRCNN(
