@@ -41,7 +41,7 @@ def record(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]],
 def command() -> str:
     """Return the running command, without local paths."""
     arguments = list(sys.argv[1:])
-    for option in ("--csv", "--json", "--out"):  # output paths do not change the results
+    for option in ("--csv", "--json", "--out", "--report"):  # output paths do not change the results
         if option in arguments:
             del arguments[arguments.index(option) : arguments.index(option) + 2]
     assets = "FOVEATE_ASSETS=... " if "FOVEATE_ASSETS" in os.environ else ""

@@ -40,6 +40,11 @@ CLUSTERED = (0.9, 0.8)
 """Budgets of ClusterAttention: all queries and MLPs stay, so it cannot halve the MACs."""
 COLUMNS = ("pixels", "method", "output", "blocks", "macs", "iou", "auc", "iou_lost", "standard_error", "speedup")
 
+SPEED_COLUMNS = (
+    *("pixels", "method", "output", "blocks", "macs", "unreduced_ms", "reduced_ms", "speedup"),
+    *("quartile_1", "quartile_3", "efficiency", "rounds"),
+)
+
 
 def encoder(size: int) -> Any:
     """The ViT-S/14 for images of this size, its positions resampled as in the graph it came from."""
@@ -187,6 +192,36 @@ def measured(args: argparse.Namespace, size: int) -> Iterator[tuple[object, ...]
         )
 
 
+def speeds(args: argparse.Namespace, size: int) -> Iterator[tuple[object, ...]]:
+    """Speed of every setting, whether it was judged or not."""
+    whole = encoder(size)
+    for reduction in settings(args):
+        try:
+            found = fv.measure_speed(whole, reduction, batch_size=1, seconds=args.seconds)
+        except fv.PlanError as error:
+            print(f"{size} {reduction}: {error}", flush=True)
+            continue
+        blocks = " ".join(map(str, reduction.schedule.blocks or ())) or "default"
+        milliseconds = (1000 / rate for rate in (found.unreduced_per_second, found.reduced_per_second))
+        ratios = (found.speed_up, *found.speed_up_quartiles, found.efficiency)
+        yield (
+            *(size, reduction.method.name, reduction.output, blocks, f"{1 / found.mac_ratio:.3f}"),
+            *(f"{value:.1f}" for value in milliseconds),
+            *(f"{value:.2f}" for value in ratios),
+            found.rounds,
+        )
+
+
+def record_speeds(args: argparse.Namespace) -> None:
+    rows = []
+    for size in args.sizes:
+        for row in speeds(args, size):
+            rows.append(row)
+            print(*row, sep="\t", flush=True)
+            note = "the unreduced encoder, the reduced one and a free slice took turns; quartiles over rounds"
+            record(args.csv, SPEED_COLUMNS, rows, "encoder of the ViT-S/14 saliency model, batch 1", note)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=("train", "val"), default="val", help="train to choose settings")
@@ -200,7 +235,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.0, help="seconds for the speed of each setting; 0: none")
     parser.add_argument("--out", type=Path, default=Path("runs/saliency"), help="figures so far; repeat to continue")
     parser.add_argument("--csv", type=Path)
+    parser.add_argument("--speed-only", action="store_true", help="only the speed of every setting, with --csv")
     args = parser.parse_args()
+    if args.speed_only:
+        record_speeds(args)
+        return
     rows = []
     for size in args.sizes:
         for row in measured(args, size):
