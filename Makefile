@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= auto
 
-.PHONY: compare test test-export browser check clean
+.PHONY: compare test test-export docs dist browser check clean
 
 compare: $(VENV)/.installed
 	$(BIN)/foveate compare --out foveate-report
@@ -15,6 +15,10 @@ test: $(VENV)/.installed-dev check browser
 # every method on every model library in ONNX Runtime and OpenVINO
 test-export: $(VENV)/.installed-dev
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m export
+
+# the wheel and the source archive, in dist/
+dist: $(VENV)/.installed-dev
+	$(BIN)/python -c "from setuptools import build_meta as b; print(b.build_sdist('dist'), b.build_wheel('dist'))"
 
 # the report is tested in a real browser where one may be installed; else those tests skip with a warning
 browser:

@@ -32,7 +32,7 @@ from foveate.reductions import Reduction
 from foveate.schedules import Budget, Keep, KeepRate, PlanError, RemovePerBlock, Schedule
 from foveate.storage import load, load_schedule, save, save_schedule
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from foveate.deploy import export, load_exported

@@ -6,8 +6,9 @@ import pytest
 
 from foveate.cli import output
 from foveate.cli import recipes as command
-from foveate.training.config import read_config
-from foveate.training.recipe import FOLDER, all_recipes, read_recipe
+from foveate.training.config import TrainConfig, override, read_config
+from foveate.training.recipe import FOLDER, all_recipes, find_recipe, read_recipe
+from foveate.training.recipe_sources import DEFAULT, sourced_values
 from foveate_cli import recipes as words
 from foveate_cli.main import main
 
@@ -27,12 +28,12 @@ def test_the_list_has_names_descriptions_and_sources_at_any_width(capsys, monkey
 @pytest.mark.parametrize("name", ["deit", "power-search"])
 def test_a_recipe_is_printed_as_it_is_written(capsys, monkeypatch, name):
     monkeypatch.setattr(output, "console", lambda: output.PipeAwareConsole(width=20))  # nothing may be wrapped
-    assert main(["recipes", name]) == 0
+    assert main(["recipes", name, "--toml"]) == 0
     assert capsys.readouterr().out == (FOLDER / f"{name}.toml").read_text()
 
 
 def test_what_is_printed_can_be_a_file_of_ones_own(capsys, tmp_path):
-    assert main(["recipes", "token-pooling"]) == 0
+    assert main(["recipes", "token-pooling", "--toml"]) == 0
     path = tmp_path / "mine.toml"
     path.write_text(capsys.readouterr().out.replace("epochs = 300", "epochs = 3"))
     assert main(["recipes", str(path), "--json"]) == 0
@@ -81,3 +82,37 @@ def test_a_broken_file_is_one_clear_line(capsys, tmp_path):
     err = capsys.readouterr().err
     assert f"{path} is not valid TOML" in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", list(all_recipes()))
+def test_every_value_has_a_source_and_a_key_that_set_takes(name):
+    recipe = find_recipe(name)
+    values = sourced_values(recipe)
+    assert [entry.key for entry in values] == [
+        f"{section}.{key}"
+        for section, table in TrainConfig().as_dict().items()
+        if isinstance(table, dict)
+        for key in table
+    ]
+    defaults = TrainConfig().as_dict()
+    for entry in values:
+        section, _, key = entry.key.partition(".")
+        if entry.source == DEFAULT:
+            assert entry.value == defaults[section][key]
+    changes = [
+        entry.change for entry in values if entry.value not in ("", [], {}) and not isinstance(entry.value, dict)
+    ]
+    assert override(recipe.config, changes) == recipe.config  # what is printed can be typed
+
+
+def test_inherited_values_are_marked(capsys):
+    assert main(["recipes", "evit-finetune"]) == 0
+    lines = {line.split("=")[0].strip(): line for line in capsys.readouterr().out.splitlines() if "=" in line}
+    assert "the corrected script's: 256 on each of 8 devices" in lines["data.batch_size"]
+    assert "inherited from deit" in lines["augmentation.mixup"]
+    assert lines["run.seed"].split()[-1] == "default"
+
+
+def test_the_file_is_of_one_recipe(capsys):
+    assert main(["recipes", "--toml"]) == 2
+    assert "prints the file of one recipe" in capsys.readouterr().err
