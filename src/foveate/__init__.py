@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from foveate import models
 from foveate.adapters import Trace, UnsupportedModel, inspect
+from foveate.adapters.adaptive import fit_adaptive_, predict_grouped
 from foveate.api import cost, features, is_reduced, reduce_, reduced, reschedule_, restore_, trace
 from foveate.checks import check_method
 from foveate.core import Assignment
@@ -29,7 +30,7 @@ from foveate.methods import (
 )
 from foveate.methods import all_methods as _all_methods
 from foveate.reductions import Reduction
-from foveate.schedules import Budget, Keep, KeepRate, PlanError, RemovePerBlock, Schedule
+from foveate.schedules import Adaptive, Budget, Keep, KeepRate, PlanError, RemovePerBlock, Schedule
 from foveate.storage import load, load_schedule, save, save_schedule
 
 __version__ = "0.2.0"
@@ -68,6 +69,7 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "Adaptive",
     "Assignment",
     "Budget",
     "ClusterAttention",
@@ -100,6 +102,7 @@ __all__ = [
     "cost",
     "export",
     "features",
+    "fit_adaptive_",
     "inspect",
     "is_reduced",
     "list_methods",
@@ -108,6 +111,7 @@ __all__ = [
     "load_schedule",
     "measure_speed",
     "models",
+    "predict_grouped",
     "reduce_",
     "reduced",
     "reschedule_",

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
 from foveate.methods.base import Method, Site, StepShape
 from foveate.methods.learned import LearnedMethod
-from foveate.schedules import Budget, Keep, PlanError, Schedule, check_blocks
+from foveate.schedules import Adaptive, Budget, Keep, PlanError, Schedule, check_blocks
 
 Output = Literal["tokens", "grid", "grid-residual", "grid-attention"]
 """What leaves a reduced encoder; see ``Reduction.output``."""
@@ -69,6 +70,8 @@ class Plan:
     output: Output = "tokens"
     unmerge_after: int | None = None
     """The block after which every patch has its own token again; None if there is none."""
+    choosing_macs: int = 0
+    """Multiply-accumulates of choosing an image's plan among several."""
 
     def before(self, block: int) -> int:
         """Patch tokens (or keys) available to the reduction in ``block``."""
@@ -129,6 +132,7 @@ def count(shape: ModelShape, plan: Plan, method: Method | None, params: int) -> 
     for index, block in enumerate(shape.blocks):
         work, extra = block_macs(shape, block, plan, method, index)
         total, own = total + work + extra, own + extra
+    total, own = total + plan.choosing_macs, own + plan.choosing_macs
     total += shape.head_macs + shape.head_macs_per_patch * plan.read_by_head
     tokens = tuple(shape.num_prefix + plan.tokens_after(i) for i in range(shape.depth))
     return Cost(params, total, own, tokens)
@@ -196,6 +200,12 @@ def make_plan(
     Raises:
         PlanError: if the model or the method cannot follow the schedule.
     """
+    if isinstance(schedule, Adaptive):
+        if method is None:
+            raise PlanError(f"{schedule!r} needs a method, such as ToMe().")
+        levels = level_plans(shape, method, schedule, exact_last_block, output, span)
+        whole = count(shape, unreduced(shape), None, 0).macs
+        return min(levels, key=lambda plan: abs(count(shape, plan, method, 0).macs - schedule.fraction * whole))
     n, depth = shape.num_patches, shape.depth
     if span is not None and span[1] >= depth:
         raise PlanError(f"merge_unmerge={span}, but the model has {depth} blocks (0..{depth - 1}).")
@@ -215,6 +225,41 @@ def make_plan(
             "Leave exact_last_block out."
         )
     return dataclasses.replace(empty, counts=counts, soft_blocks=soft_blocks)
+
+
+@lru_cache(maxsize=64)
+def level_plans(
+    shape: ModelShape,
+    method: Method,
+    schedule: Adaptive,
+    exact_last_block: bool = False,
+    output: Output = "tokens",
+    span: tuple[int, int] | None = None,
+) -> tuple[Plan, ...]:
+    """The plans among which an ``Adaptive`` schedule chooses, from the cheapest to the dearest.
+
+    Raises:
+        PlanError: if the method cannot tell what a removal costs, or cannot meet two of the budgets.
+    """
+    if type(method).removal_costs is Method.removal_costs:
+        raise PlanError(
+            f"{method.name} cannot tell what removing a token costs, so {schedule!r} cannot choose counts by it. "
+            "Ward, ToMe, TokenPooling, TopK and ATS can."
+        )
+    average = make_plan(shape, method, Budget(schedule.fraction, schedule.blocks), exact_last_block, output, span)
+    blocks = tuple(block for block in range(shape.depth) if average.acts_in(block))
+    if not blocks:
+        raise PlanError(f"{schedule!r} removes no token on average, so there is nothing to choose.")
+    plans = []
+    for budget in schedule.budgets:
+        with suppress(PlanError):  # beyond what the method can reach
+            plans.append(make_plan(shape, method, Budget(budget, blocks), exact_last_block, output, span))
+    if len(plans) < 2:
+        raise PlanError(
+            f"{method.name} can meet fewer than two budgets of {schedule!r} at blocks {blocks}. Use Budget."
+        )
+    choosing = method.removal_macs(step_shape(shape, average, blocks[0]))
+    return tuple(dataclasses.replace(plan, choosing_macs=choosing) for plan in plans)
 
 
 Span = tuple[int, int] | None

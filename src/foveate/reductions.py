@@ -76,7 +76,9 @@ class Reduction:
                 f"method must be an instance such as ToMe(), or a name such as 'tome'; got {shown(self.method)}."
             )
         if isinstance(self.schedule, type) or not isinstance(self.schedule, Schedule | None):
-            raise TypeError(f"schedule must be a Keep, KeepRate, RemovePerBlock or Budget; got {shown(self.schedule)}.")
+            raise TypeError(
+                f"schedule must be a Keep, KeepRate, RemovePerBlock, Budget or Adaptive; got {shown(self.schedule)}."
+            )
         if self.method is None and self.schedule is not None:
             raise ValueError(f"{self.schedule!r} needs a method, such as ToMe().")
         if not isinstance(self.exact_last_block, bool):

@@ -12,6 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
+from torch import Tensor
+
 from foveate.methods.base import Method, Site, middle_blocks
 from foveate.methods.validation import shown
 
@@ -182,7 +185,94 @@ class Budget(Schedule):
         raise PlanError(f"{self!r} depends on the model's cost. Resolve it with foveate.costs.make_plan.")
 
 
-SCHEDULES: dict[str, type[Schedule]] = {s.kind: s for s in (Keep, KeepRate, RemovePerBlock, Budget)}
+@dataclass(frozen=True)
+class Adaptive(Schedule):
+    """Give every image as many tokens as it needs, with ``fraction`` of the MACs on average.
+
+    There are ``levels`` plans, ``Budget``s from fraction (1 - span) to fraction (1 + span), all at the same blocks. At
+    the first of these, tokens of an image are removed in thought while a removal costs less than ``threshold``
+    (``Method.removal_costs``: what merging the pair loses, or the share of attention that is dropped). The image then
+    follows the plan whose first count is nearest to what is left. ``fv.fit_adaptive_(model, images)`` finds the
+    threshold at which images meet the fraction on average. Levels that a method cannot reach are left out.
+    """
+
+    fraction: float
+    blocks: tuple[int, ...] | None = None
+    threshold: float | None = None
+    """Cost below which tokens are removed; None until it is fitted."""
+    span: float = 0.3
+    """How far the budgets of images may be from the average, relative to it."""
+    levels: int = 7
+    """Number of plans; images of one plan run together."""
+    kind: ClassVar[str] = "adaptive"
+
+    def __post_init__(self) -> None:
+        Budget(self.fraction, self.blocks)  # the same checks
+        object.__setattr__(self, "blocks", _as_blocks("Adaptive", self.blocks))
+        for name, least, most in (("span", 0, 1), ("levels", 2, 100)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not least < value + 1e-9 <= most:
+                raise PlanError(f"Adaptive.{name} must be from {least} to {most}, got {shown(value)}.")
+        if not isinstance(self.levels, int):
+            raise PlanError(f"Adaptive.levels must be a whole number, got {shown(self.levels)}.")
+        value = self.threshold
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value != value):
+            raise PlanError(f"Adaptive.threshold must be a number, or None until fitted; got {shown(value)}.")
+
+    def __repr__(self) -> str:
+        names = [field.name for field in dataclasses.fields(self)][1:]
+        changed = [n for n in names if getattr(self, n) != getattr(type(self), n)]
+        return f"Adaptive({', '.join([str(self.fraction), *(f'{n}={getattr(self, n)!r}' for n in changed)])})"
+
+    @property
+    def budgets(self) -> tuple[float, ...]:
+        """The budget of each level, rising."""
+        low, high = self.fraction * (1 - self.span), min(1.0, self.fraction * (1 + self.span))
+        return tuple(low + (high - low) * level / (self.levels - 1) for level in range(self.levels))
+
+    def counts(self, method: Method, depth: int, n: int) -> tuple[int, ...]:
+        raise PlanError(f"{self!r} depends on the model's cost and the image. Resolve it with foveate.costs.make_plan.")
+
+    def choose(self, costs: Tensor, firsts: Sequence[int], n: int) -> Tensor:
+        """The level (B,) of each image.
+
+        Args:
+            costs: (B, M) of removing one token after another, rising.
+            firsts: each level's count after the first reduction.
+            n: tokens before it.
+        """
+        assert self.threshold is not None
+        left = n - (costs < self.threshold).sum(dim=1, keepdim=True)
+        return (torch.tensor(firsts, device=costs.device) - left).abs().min(dim=1).indices
+
+    def fitted(self, costs: Tensor, firsts: Sequence[int], n: int, macs: Sequence[int], target: float) -> Adaptive:
+        """The same schedule with the threshold at which images with these ``costs`` cost ``target`` on average."""
+        values = costs[costs.isfinite()].unique()  # sorted; counts change only at these
+        if not len(values):
+            raise ValueError("No image has a finite cost of removing tokens, so no threshold can be fitted.")
+        spent = torch.tensor(macs, dtype=torch.float64)
+
+        def trial(place: int) -> tuple[float, Adaptive]:
+            found = dataclasses.replace(self, threshold=_between(values, place))
+            return float(spent[found.choose(costs, firsts, n).cpu()].mean()), found
+
+        low, high = 0, len(values)  # a higher threshold removes more
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if trial(middle)[0] <= target else (middle + 1, high)
+        return min((trial(place) for place in {max(0, low - 1), low}), key=lambda pair: abs(pair[0] - target))[1]
+
+
+def _between(values: Tensor, place: int) -> float:
+    """A threshold above the first ``place`` values: halfway to the next, so that rounding decides about no token."""
+    if place == 0:
+        return float(values[0]) - 1
+    if place == len(values):
+        return float(values[-1]) + 1
+    return float(values[place - 1] + values[place]) / 2
+
+
+SCHEDULES: dict[str, type[Schedule]] = {s.kind: s for s in (Keep, KeepRate, RemovePerBlock, Budget, Adaptive)}
 
 
 def schedule_to_dict(schedule: Schedule) -> dict[str, object]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from foveate.schedules import Budget, Keep, KeepRate, PlanError, RemovePerBlock, Schedule
+from foveate.schedules import Adaptive, Budget, Keep, KeepRate, PlanError, RemovePerBlock, Schedule
 
-OPTIONS = ("--keep-rate", "--keep", "--remove", "--budget", "--blocks")
+OPTIONS = ("--keep-rate", "--keep", "--remove", "--budget", "--adaptive", "--blocks")
 IN_WORDS = "--budget 0.5, --keep-rate 0.7 --blocks 3,6,9, --keep 3:100,6:50 or --remove 13"
 
 
@@ -66,12 +67,24 @@ def parse_remove(text: str) -> RemovePerBlock:
         raise ValueError(f"write a whole number of tokens, or 13,-0.5 with an inflection; got {text!r}") from None
 
 
+def parse_adaptive(text: str) -> Adaptive:
+    """Read an average share: ``0.5`` or, with a fitted threshold, ``0.5:0.031``."""
+    share, _, threshold = text.partition(":")
+    try:
+        return Adaptive(parse_share(share), threshold=float(threshold) if threshold else None)
+    except PlanError:
+        raise
+    except ValueError:
+        raise ValueError(f"write an average share as 0.5, or 0.5:0.031 with a threshold; got {text!r}") from None
+
+
 def make_schedule(
     *,
     keep_rate: float | None = None,
     keep: Keep | None = None,
     remove: RemovePerBlock | int | None = None,
     budget: float | None = None,
+    adaptive: Adaptive | None = None,
     schedule: Schedule | None = None,
     blocks: tuple[int, ...] | None = None,
 ) -> Schedule | None:
@@ -83,6 +96,7 @@ def make_schedule(
     makers: Mapping[str, Callable[[], Schedule | None]] = {
         "keep_rate": lambda: None if keep_rate is None else KeepRate(keep_rate, blocks),
         "budget": lambda: None if budget is None else Budget(budget, blocks),
+        "adaptive": lambda: None if adaptive is None else dataclasses.replace(adaptive, blocks=blocks),
         "remove": lambda: RemovePerBlock(remove) if isinstance(remove, int) else remove,
         "keep": lambda: keep,
         "schedule": lambda: schedule,
@@ -90,7 +104,7 @@ def make_schedule(
     found = {name: made for name, make in makers.items() if (made := make()) is not None}
     if len(found) > 1:
         raise PlanError(f"{' and '.join(found)} are several schedules; give one of {', '.join(makers)}.")
-    if blocks is not None and not {"keep_rate", "budget"} & found.keys():
+    if blocks is not None and not {"keep_rate", "budget", "adaptive"} & found.keys():
         raise PlanError(f"blocks={blocks} needs a keep rate or a budget: --keep-rate 0.7 --blocks 3,6,9.")
     return next(iter(found.values()), None)
 
@@ -107,6 +121,7 @@ def read_schedule(words: Sequence[str], whole: str) -> Schedule | None:
         "--keep": parse_keep,
         "--remove": parse_remove,
         "--budget": parse_share,
+        "--adaptive": parse_adaptive,
         "--blocks": parse_blocks,
     }
     return make_schedule(**{name.strip("-").replace("-", "_"): readers[name](text) for name, text in values.items()})
@@ -118,6 +133,9 @@ def schedule_text(schedule: Schedule) -> str:
         return f"--keep-rate {schedule.rate}{_blocks_text(schedule.blocks)}"
     if isinstance(schedule, Budget):
         return f"--budget {schedule.fraction}{_blocks_text(schedule.blocks)}"
+    if isinstance(schedule, Adaptive) and schedule == Adaptive(schedule.fraction, schedule.blocks, schedule.threshold):
+        fitted = "" if schedule.threshold is None else f":{schedule.threshold!r}"
+        return f"--adaptive {schedule.fraction}{fitted}{_blocks_text(schedule.blocks)}"
     if isinstance(schedule, RemovePerBlock):
         return f"--remove {schedule.r}{f',{schedule.inflection}' if schedule.inflection else ''}"
     if isinstance(schedule, Keep):

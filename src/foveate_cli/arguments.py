@@ -112,6 +112,9 @@ def add_schedule(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("schedule (choose one; it applies to every method)")
     one = group.add_mutually_exclusive_group()
     one.add_argument("--budget", metavar="SHARE", help="spend this share of the unreduced MACs: 0.5 or 50%%")
+    one.add_argument(
+        "--adaptive", metavar="SHARE", help="spend this share on average, with more tokens for images that need them"
+    )
     one.add_argument("--keep-rate", metavar="SHARE", help="keep this share of the tokens at --blocks: 0.7 or 70%%")
     one.add_argument(
         "--keep", metavar="PLAN", help="patch tokens to keep after blocks: 3:100,6:50, or one count for each block"

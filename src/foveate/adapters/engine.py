@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
+from foveate.adapters.adaptive import adaptive_schedule, encode_adaptive
 from foveate.adapters.blocks import BlockPieces, Heads
 from foveate.adapters.positions import Positions
 from foveate.adapters.reduced import Reducer
@@ -57,6 +58,28 @@ def encode(family: Family, images: Tensor, *, record: bool = False, **options: A
         ValueError: if images have a wrong shape or the batch is empty.
         TypeError: if the embedding does not take an option.
     """
+    runner, stream = start_run(family, images, record=record, **options)
+    reducer, embedded = family.reducer, stream.tokens
+    if reducer is not None and isinstance(runner, Runner) and adaptive_schedule(reducer) is not None:
+        return encode_adaptive(runner, reducer, stream, record)
+    recompute = family.recomputes and family.model.training
+    steps: list[Step] = []
+    outputs: list[BlockOutput] = []
+    for index in range(len(family.blocks)):
+        if recompute:
+            output = checkpoint(runner.run, stream, index, steps, use_reentrant=False)
+        else:
+            output = runner.run(stream, index, steps)
+        steps = [] if output.unmerged else [*steps, *([] if output.step is None else [output.step])]
+        stream = output.stream
+        outputs += [output] if record else []
+    return Encoded(embedded, runner.finished(stream, steps), tuple(outputs), runner.own_residual)
+
+
+def start_run(
+    family: Family, images: Tensor, *, record: bool = False, **options: Any
+) -> tuple[Runner | _UnreducedRunner, Stream]:
+    """Embed images; what runs the blocks, and the stream that enters the first. Arguments and errors of ``encode``."""
     if not isinstance(images, Tensor) or images.dim() != 4:
         found = f"shape {tuple(images.shape)}" if isinstance(images, Tensor) else f"a {type(images).__name__}"
         hint = "A single image is images.unsqueeze(0)." if isinstance(images, Tensor) else PICTURE
@@ -68,22 +91,9 @@ def encode(family: Family, images: Tensor, *, record: bool = False, **options: A
         known = f" It takes {', '.join(sorted(family.embed_options))}." if family.embed_options else ""
         raise TypeError(f"{type(family.model).__name__} has no option {unknown[0]!r}.{known}")
     tokens, source = family.embed_with_positions(images, **options)
-    reducer = family.reducer
-    runner = _UnreducedRunner(family) if reducer is None else _Runner(family, reducer, images, record)
-    recompute = family.recomputes and family.model.training
-    averages = family.averages_positions
-    stream = Stream(tokens, positions=None if source is None else Positions(source, averages))
-    steps: list[Step] = []
-    outputs: list[BlockOutput] = []
-    for index in range(len(family.blocks)):
-        if recompute:
-            output = checkpoint(runner.run, stream, index, steps, use_reentrant=False)
-        else:
-            output = runner.run(stream, index, steps)
-        steps = [] if output.unmerged else [*steps, *([] if output.step is None else [output.step])]
-        stream = output.stream
-        outputs += [output] if record else []
-    return Encoded(tokens, runner.finished(stream, steps), tuple(outputs), runner.own_residual)
+    reducer, averages = family.reducer, family.averages_positions
+    runner = _UnreducedRunner(family) if reducer is None else Runner(family, reducer, images, record)
+    return runner, Stream(tokens, positions=None if source is None else Positions(source, averages))
 
 
 class _UnreducedRunner:
@@ -102,7 +112,7 @@ class _UnreducedRunner:
         return stream
 
 
-class _Runner:
+class Runner:
     """Runs the blocks of a reduced model for one patch grid."""
 
     def __init__(self, family: Family, reducer: Reducer, images: Tensor, record: bool) -> None:
@@ -158,27 +168,27 @@ class _Runner:
         if self.plan.exact_last_block and self.plan.is_last(index):
             return self._last_block_for_prefix(pieces, stream, index)
         if not acts:
-            return BlockOutput(self._plain_block(pieces, stream, index))
+            return BlockOutput(self.plain_block(stream, index))
         if self.method.site is Site.POST_ATTN:
             return self._reduce_after_attention(pieces, stream, index)
         if self.method.site is Site.KV:
             return self._reduce_keys_values(pieces, stream, index)
         if self.method.site is Site.PRE_BLOCK:
             stream, step = self._reduce(stream, {}, index)
-            return BlockOutput(self._plain_block(pieces, stream, index), step)
+            return BlockOutput(self.plain_block(stream, index), step)
         if "mlp_shift" in self.method.needs(self.has_cls):
             return BlockOutput(*self._reduce(*self._block_with_shift(pieces, stream, index), index))
-        return BlockOutput(*self._reduce(self._plain_block(pieces, stream, index), {}, index))
+        return BlockOutput(*self._reduce(self.plain_block(stream, index), {}, index))
 
     def _masked_block(self, pieces: BlockPieces, stream: Stream, index: int) -> BlockOutput:
         """Train a method that masks: no token is removed, and masked tokens no longer count."""
         if self.plan.acts_in(index):
             assert isinstance(self.method, MaskTrainedMethod)
-            keep = self.method.decide(self._view(stream, {}, index), stream.keep)
+            keep = self.method.decide(self.view(stream, {}, index), stream.keep)
             size = keep.clamp(min=LEAST_WEIGHT) if self.tracks_size else None
             stream = stream._replace(keep=keep, size=size)
         if stream.keep is None:
-            return BlockOutput(self._plain_block(pieces, stream, index))
+            return BlockOutput(self.plain_block(stream, index))
         normed, rows = pieces.normed(stream.tokens), _rows(stream, index)
         counts = pad(stream.keep, (self.prefix, 0), value=1.0)
         heads, bias = pieces.placed(pieces.project(normed), rows, rows)
@@ -188,7 +198,9 @@ class _Runner:
             tokens = stream.tokens + counts.unsqueeze(-1).to(tokens.dtype) * (tokens - stream.tokens)
         return BlockOutput(stream._replace(tokens=tokens))
 
-    def _plain_block(self, pieces: BlockPieces, stream: Stream, index: int) -> Stream:
+    def plain_block(self, stream: Stream, index: int) -> Stream:
+        """A block that reduces nothing."""
+        pieces = self.pieces[index]
         if stream.bias is None:
             return stream._replace(tokens=pieces.whole(stream.tokens, _rows(stream, index)))
         normed = pieces.normed(stream.tokens)
@@ -205,10 +217,17 @@ class _Runner:
 
     def _reduce_after_attention(self, pieces: BlockPieces, stream: Stream, index: int) -> BlockOutput:
         # keep no reference to queries, keys or scores, so that the MLP, which needs the most memory, can reuse theirs
-        stream, step = self._reduce(*self._attention_half(pieces, stream, index), index)
+        stream, step = self._reduce(*self.attention_half(stream, index), index)
         return BlockOutput(stream._replace(tokens=pieces.mlp(stream.tokens)), step)
 
-    def _attention_half(self, pieces: BlockPieces, stream: Stream, index: int) -> tuple[Stream, dict[str, Tensor]]:
+    def rest_of_block(self, index: int, half: Stream, scores: dict[str, Tensor]) -> BlockOutput:
+        """Reduce the stream after attention and run the MLP."""
+        stream, step = self._reduce(half, scores, index)
+        return BlockOutput(stream._replace(tokens=self.pieces[index].mlp(stream.tokens)), step)
+
+    def attention_half(self, stream: Stream, index: int) -> tuple[Stream, dict[str, Tensor]]:
+        """The stream after attention, and the scores that the method needs."""
+        pieces = self.pieces[index]
         normed = pieces.normed(stream.tokens)
         attended, scores = self._attend_with_scores(pieces, pieces.project(normed), stream, index)
         if "normed" in self.method.needs(self.has_cls):
@@ -269,14 +288,15 @@ class _Runner:
             scores["keys"] = plain.k[:, :, self.prefix :]  # what a token holds, not where it is
         return attended, scores
 
-    def _view(self, stream: Stream, scores: dict[str, Tensor], index: int) -> BlockView:
+    def view(self, stream: Stream, scores: dict[str, Tensor], index: int) -> BlockView:
+        """What the method sees."""
         module, depth = self.modules.get(index), len(self.pieces)
         return BlockView(
             stream.tokens, self.prefix, stream.size, index, self.has_cls, self.grid, module, depth, **scores
         )
 
     def _reduce(self, stream: Stream, scores: dict[str, Tensor], index: int) -> tuple[Stream, Step | None]:
-        view = self._view(stream, scores, index)
+        view = self.view(stream, scores, index)
         assignment = self.method.assign(view, self.plan.counts[index])
         self._check_count(assignment, index)
         tokens = self.method.combine(view, assignment)

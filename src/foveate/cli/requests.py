@@ -15,6 +15,7 @@ from foveate.reductions import Reduction, ReductionOptions
 from foveate.schedules_text import (
     IN_WORDS,
     make_schedule,
+    parse_adaptive,
     parse_blocks,
     parse_keep,
     parse_remove,
@@ -52,6 +53,7 @@ def read_reductions(args: argparse.Namespace) -> list[Reduction]:
         keep=_read("--keep", parse_keep, args.keep),
         remove=_read("--remove", parse_remove, args.remove),
         budget=_read("--budget", parse_share, args.budget),
+        adaptive=_read("--adaptive", parse_adaptive, args.adaptive),
         schedule=_read("--schedule", load_schedule, args.schedule),
         blocks=_read("--blocks", parse_blocks, args.blocks),
     )

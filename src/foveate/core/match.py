@@ -79,6 +79,14 @@ def unit_rows(x: Tensor) -> Tensor:
     return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(1e-12)
 
 
+@in_full_precision
+def proposal_costs(metric: Tensor, phase: int = 0) -> Tensor:
+    """1 - cosine of every source's best proposal in ``merge_most_similar``, the cheapest first: (B, sources)."""
+    unit = unit_rows(metric)
+    cosine = torch.bmm(unit[:, phase::2], unit[:, 1 - phase :: 2].transpose(1, 2)).amax(dim=2)
+    return (1 - cosine).sort(dim=1).values
+
+
 def halves(n: int, phase: int) -> tuple[int, int]:
     """How many of n tokens are sources and destinations when sources start at position ``phase``."""
     sources = (n - phase + 1) // 2

@@ -13,7 +13,7 @@ from foveate.core.agglomeration import Pair, check_table, merge_greedily
 from foveate.core.assignment import joined_means, pool
 from foveate.core.cluster import Clusters, squared_distances, squared_norm, weights_or_ones
 from foveate.core.graphs import compact, smallest
-from foveate.core.precision import centered, in_full_precision
+from foveate.core.precision import centered, in_full_precision, to_float
 from foveate.core.tiles import by_strips
 
 
@@ -74,8 +74,8 @@ def _merged_cost(to_first: Tensor, to_second: Tensor, between: Tensor, w: Tensor
     return ((pair.first + w) * to_first + (pair.second + w) * to_second - w * between) / (pair.first + pair.second + w)
 
 
-def _cheapest_proposals(x: Tensor, w: Tensor, merges: int) -> tuple[Tensor, Tensor]:
-    """The ``merges`` cheapest merges of an even into an odd position: sources and targets, each (B, merges)."""
+def _proposals(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """The cheapest merge of each even into an odd position: its cost and target, each (B, sources)."""
     square, inverse = squared_norm(x), w.reciprocal()
     even, odd = x[:, ::2], x[:, 1::2].transpose(1, 2)
     even_square, even_inverse = square[:, ::2, None], inverse[:, ::2, None]
@@ -86,6 +86,18 @@ def _cheapest_proposals(x: Tensor, w: Tensor, merges: int) -> tuple[Tensor, Tens
         return distance.div_(even_inverse[:, strip] + inverse[:, None, 1::2]).min(dim=2)
 
     cost, target = by_strips(even.shape[1], odd.shape[2], cheapest)
+    return cost, target
+
+
+@in_full_precision
+def ward_costs(x: Tensor, weight: Tensor) -> Tensor:
+    """The cost of every source's best merge in a first round over tokens x (B, N, C), cheapest first: (B, N / 2)."""
+    return _proposals(centered(x), to_float(weight))[0].sort(dim=1).values
+
+
+def _cheapest_proposals(x: Tensor, w: Tensor, merges: int) -> tuple[Tensor, Tensor]:
+    """The ``merges`` cheapest merges of an even into an odd position: sources and targets, each (B, merges)."""
+    cost, target = _proposals(x, w)
     source = smallest(cost, merges)
     return source * 2, target.gather(1, source) * 2 + 1
 

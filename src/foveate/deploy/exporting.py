@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from foveate.adapters import copy_unreduced, inspect
+from foveate.adapters.adaptive import adaptive_schedule, no_graph
 from foveate.data.preprocessing import Preprocessing
 from foveate.deploy.graph import EveryBlock, PixelInput, PlainOutputs, named_outputs, program_of
 from foveate.deploy.manifest import MANIFEST, Manifest, is_export
@@ -74,6 +75,8 @@ def export(
             differ; the message names the first block that does.
     """
     family, target = inspect(model), target_named(to)
+    if (schedule := adaptive_schedule(family.reducer)) is not None:
+        raise ValueError(no_graph(schedule))
     check_quantize(quantize, target, data)
     check_type(str | os.PathLike, "a path", path=path)
     check_positive(images=images)

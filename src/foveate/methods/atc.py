@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from foveate.core import Assignment, cluster_means, linkage_clusters
-from foveate.methods.base import BlockView, Kind, Method, Need, Site, StepShape, middle_blocks
+from foveate.methods.base import BlockView, Kind, Method, Need, Site, StepShape
 from foveate.methods.registry import register
 
 
@@ -48,6 +48,3 @@ class ATC(Method):
 
     def fewest(self, n: int) -> int:
         return min(n, 1)
-
-    def spread(self, strength: float, depth: int, n: int) -> tuple[int, ...]:
-        return self.equal_ratio(middle_blocks(depth, 4), strength, depth, n)

@@ -11,6 +11,7 @@ from torch import Tensor
 from foveate.core import Assignment, keep_topk
 from foveate.methods.base import BlockView, Kind, Method, Need, Site, StepShape
 from foveate.methods.registry import register
+from foveate.methods.topk import lost_shares
 
 
 @register
@@ -23,8 +24,9 @@ class ATS(Method):
     Points may take the same token, so that an image whose significance is concentrated needs fewer tokens.
 
     With fixed counts the K slots that points leave free go to the most significant other tokens, which the paper would
-    not keep; ``Adaptive`` keeps only the sampled ones, as the paper does. The paper samples on the attention matrix,
-    whose other rows it never computes; here the rows of dropped tokens are computed and then dropped.
+    not keep. ``Adaptive`` gives an image of concentrated significance fewer tokens, at one of its levels. The paper
+    samples on the attention matrix, whose other rows it never computes; here the rows of dropped tokens are computed
+    and then dropped.
     """
 
     site: ClassVar[Site] = Site.POST_ATTN
@@ -37,6 +39,10 @@ class ATS(Method):
     def assign(self, view: BlockView, keep: int) -> Assignment:
         share = significance(view.cls_value_attn)
         return keep_topk(share + 2 * sampled(share, keep), keep)  # shares are at most 1
+
+    def removal_costs(self, view: BlockView) -> Tensor:
+        """The share of the significance that goes with the least significant tokens."""
+        return lost_shares(view.cls_value_attn)
 
     def macs(self, step: StepShape) -> int:
         return step.cls_row_macs

@@ -161,6 +161,17 @@ class Method(ABC):
         """Multiply-accumulates of the method's own matrix products for one image."""
         return 0
 
+    def removal_costs(self, view: BlockView) -> Tensor | None:
+        """What removing one token after another costs, cheapest first: (B, M), rising; None if the method cannot tell.
+
+        ``Adaptive`` gives images fewer tokens whose removals are cheap. Costs must be comparable between images.
+        """
+        return None
+
+    def removal_macs(self, step: StepShape) -> int:
+        """Multiply-accumulates of ``removal_costs`` for one image."""
+        return 0
+
     def keep_count(self, rate: float, current: int, first: int, stage: int) -> int:
         """Number of tokens to keep at a keep rate. By default, ``rate * current``, rounded up.
 

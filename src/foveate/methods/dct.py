@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from foveate.core import Assignment, mix, soft_slots
-from foveate.methods.base import BlockView, Kind, Method, Site, StepShape, middle_blocks
+from foveate.methods.base import BlockView, Kind, Method, Site, StepShape
 from foveate.methods.registry import register
 
 
@@ -46,9 +46,6 @@ class DCT(Method):
 
     def fewest(self, n: int) -> int:
         return min(n, 1)
-
-    def spread(self, strength: float, depth: int, n: int) -> tuple[int, ...]:
-        return self.equal_ratio(middle_blocks(depth, 4), strength, depth, n)
 
 
 def low_pass(n: int, keep: int, device: torch.device | None = None) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from foveate.core import Assignment, joined_means, take, unit_rows
 from foveate.core.graphs import positions, ranks
 from foveate.core.precision import in_full_precision
-from foveate.methods.base import BlockView, Kind, Method, Need, Site, StepShape, middle_blocks
+from foveate.methods.base import BlockView, Kind, Method, Need, Site, StepShape
 from foveate.methods.registry import register
 
 
@@ -69,9 +69,6 @@ class DiffRate(Method):
 
     def fewest(self, n: int) -> int:
         return min(n, 1)
-
-    def spread(self, strength: float, depth: int, n: int) -> tuple[int, ...]:
-        return self.equal_ratio(middle_blocks(depth, 4), strength, depth, n)
 
     def _merges(self, n: int, keep: int) -> int:
         """How many of the tokens that leave are merged."""

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from foveate.core import Assignment, cluster_means, selection
 from foveate.core.density_peaks import cluster_peaks, find_peaks, peaks_macs
-from foveate.methods.base import BlockView, Kind, Method, Site, StepShape, middle_blocks
+from foveate.methods.base import BlockView, Kind, Method, Site, StepShape
 from foveate.methods.registry import register
 
 
@@ -55,6 +55,3 @@ class DPCKNN(Method):
 
     def fewest(self, n: int) -> int:
         return min(n, 1)
-
-    def spread(self, strength: float, depth: int, n: int) -> tuple[int, ...]:
-        return self.equal_ratio(middle_blocks(depth, 4), strength, depth, n)

@@ -63,9 +63,6 @@ class DTEM(LearnedMethod):
     def fewest(self, n: int) -> int:
         return n - n // 2
 
-    def spread(self, strength: float, depth: int, n: int) -> tuple[int, ...]:
-        return ToMe().spread(strength, depth, n)
-
 
 def _straight_through(matched: Assignment, metric: Tensor) -> Assignment:
     """The same shares, with the gradient of each pair's cosine."""

@@ -13,7 +13,7 @@ from foveate.core.cluster import relative_weights
 from foveate.core.graphs import largest
 from foveate.core.match import halves
 from foveate.core.precision import in_full_precision
-from foveate.methods.base import BlockView, Kind, Method, Need, Site, StepShape, middle_blocks
+from foveate.methods.base import BlockView, Kind, Method, Need, Site, StepShape
 from foveate.methods.registry import register
 
 
@@ -73,9 +73,6 @@ class MCTF(Method):
 
     def fewest(self, n: int) -> int:
         return n - n // 2
-
-    def spread(self, strength: float, depth: int, n: int) -> tuple[int, ...]:
-        return self.equal_ratio(middle_blocks(depth, 4), strength, depth, n)
 
 
 @in_full_precision

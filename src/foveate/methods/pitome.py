@@ -11,7 +11,7 @@ from torch.nn.functional import elu
 from foveate.core import Assignment, merge_into, take, unit_rows
 from foveate.core.graphs import positions, ranks
 from foveate.core.precision import in_full_precision
-from foveate.methods.base import BlockView, Kind, Method, Need, Site, StepShape, middle_blocks
+from foveate.methods.base import BlockView, Kind, Method, Need, Site, StepShape
 from foveate.methods.registry import register
 
 
@@ -55,9 +55,6 @@ class PiToMe(Method):
 
     def fewest(self, n: int) -> int:
         return n - n // 2
-
-    def spread(self, strength: float, depth: int, n: int) -> tuple[int, ...]:
-        return self.equal_ratio(middle_blocks(depth, 4), strength, depth, n)
 
 
 @in_full_precision

@@ -69,9 +69,6 @@ class ToFu(Method):
     def fewest(self, n: int) -> int:
         return n - n // 2
 
-    def spread(self, strength: float, depth: int, n: int) -> tuple[int, ...]:
-        return ToMe().spread(strength, depth, n)
-
 
 def _unchanged(matched: Assignment) -> Assignment:
     """The same members, but each slot is its first token."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
@@ -22,6 +23,8 @@ from foveate.core import (
     pool_at_mean_norm,
     selection,
 )
+from foveate.core.cluster import squared_distances
+from foveate.core.graphs import comes_before, fill_diagonal
 from foveate.methods.base import NOTHING, BlockView, Kind, Method, Need, Site, StepShape, middle_blocks
 from foveate.methods.registry import register
 
@@ -101,6 +104,18 @@ class TokenPooling(Method):
             assignment = selection(assignment.src, assignment.num_in)
         pooling = pool_at_mean_norm if self.rescale and self.output == "mean" else pool
         return pooling(view.tokens, assignment, prefix=view.prefix)
+
+    def removal_costs(self, view: BlockView) -> Tensor:
+        """w_i times the squared distance to the nearest token that receives more attention, w the mean weight's."""
+        weight = view.attn_received.detach() if self.weights == "significance" else None
+        distance = squared_distances(view.patches)
+        if weight is None:
+            return fill_diagonal(distance, torch.inf).amin(dim=2).sort(dim=1).values
+        nearest = distance.masked_fill(~comes_before(weight).transpose(1, 2), torch.inf).amin(dim=2)
+        return (nearest * weight / weight.mean(dim=1, keepdim=True)).sort(dim=1).values
+
+    def removal_macs(self, step: StepShape) -> int:
+        return step.n**2 * step.dim
 
     def macs(self, step: StepShape) -> int:
         width = step.heads * step.head_dim if self.features == "keys" else step.dim

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from foveate.core import Assignment, counter_uniform, merge_most_similar, merge_most_similar_of
 from foveate.core.graphs import largest_and_rest
-from foveate.core.match import halves
+from foveate.core.match import halves, proposal_costs
 from foveate.methods.base import BlockView, Kind, Method, Need, Site, StepShape
 from foveate.methods.registry import register
 
@@ -65,6 +65,14 @@ class ToMe(Method):
             return merge_most_similar_of(metric, sources, targets, keep, view.size)
         # phase: sources are at even positions of the whole sequence, which starts with `prefix` other tokens
         return merge_most_similar(metric, keep, view.size, phase=view.prefix % 2)
+
+    def removal_costs(self, view: BlockView) -> Tensor:
+        """1 - cosine of each proposal between alternating halves."""
+        return proposal_costs(view.keys.sum(dim=1), view.prefix % 2)
+
+    def removal_macs(self, step: StepShape) -> int:
+        sources, targets = halves(step.n, step.prefix % 2)
+        return sources * targets * step.head_dim
 
     def macs(self, step: StepShape) -> int:
         sources, targets = halves(step.n, step.prefix % 2)

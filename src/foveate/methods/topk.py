@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from torch import Tensor
+
 from foveate.core import Assignment, keep_topk
 from foveate.methods.base import BlockView, Kind, Method, Need, Site, StepShape
 from foveate.methods.registry import register
@@ -28,6 +30,16 @@ class TopK(Method):
     def assign(self, view: BlockView, keep: int) -> Assignment:
         return keep_topk(view.cls_attn if view.has_cls else view.attn_received, keep)
 
+    def removal_costs(self, view: BlockView) -> Tensor:
+        """The share of the attention that goes with the least attended tokens."""
+        return lost_shares(view.cls_attn if view.has_cls else view.attn_received)
+
     def macs(self, step: StepShape) -> int:
         # attention received is read from the attention matrix that the block computes anyway
         return step.cls_row_macs if step.has_cls else 0
+
+
+def lost_shares(score: Tensor) -> Tensor:
+    """The share of all scores (B, N) that the 1, 2, ... lowest hold together: (B, N), rising to 1."""
+    score = score.detach().float()
+    return score.sort(dim=1).values.cumsum(dim=1) / score.sum(dim=1, keepdim=True)

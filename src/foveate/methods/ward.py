@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from foveate.core import Assignment, cluster_means, keep_topk, pool, pool_at_mean_norm, ward_greedy, ward_rounds
-from foveate.core.ward import merges_by_round
+from foveate.core.ward import merges_by_round, ward_costs
 from foveate.methods.base import BlockView, Kind, Method, Need, Site, StepShape, middle_blocks
 from foveate.methods.registry import register
 
@@ -53,9 +53,7 @@ class Ward(Method):
     def assign(self, view: BlockView, keep: int) -> Assignment:
         if keep == 0:
             return keep_topk(view.attn_received, 0)
-        weight = view.attn_received.detach()
-        if view.has_cls:
-            weight = (weight * view.cls_attn.detach()).sqrt()
+        weight = _weight(view)
         if self.search == "greedy":
             clusters = ward_greedy(view.patches, keep, weight)
         else:
@@ -65,6 +63,14 @@ class Ward(Method):
     def combine(self, view: BlockView, assignment: Assignment) -> Tensor:
         pooling = pool_at_mean_norm if self.rescale else pool
         return pooling(view.tokens, assignment, prefix=view.prefix)
+
+    def removal_costs(self, view: BlockView) -> Tensor:
+        """The cost of each proposal of a first round, relative to the mean weight."""
+        weight = _weight(view)
+        return ward_costs(view.patches, weight / weight.mean(dim=1, keepdim=True))
+
+    def removal_macs(self, step: StepShape) -> int:
+        return (step.n - step.n // 2) * (step.n // 2) * step.dim
 
     def macs(self, step: StepShape) -> int:
         if step.keep == 0:
@@ -79,3 +85,9 @@ class Ward(Method):
 
     def spread(self, strength: float, depth: int, n: int) -> tuple[int, ...]:
         return self.equal_ratio(middle_blocks(depth, 4), strength, depth, n)
+
+
+def _weight(view: BlockView) -> Tensor:
+    """How much the model attends to each token, (B, N)."""
+    weight = view.attn_received.detach()
+    return (weight * view.cls_attn.detach()).sqrt() if view.has_cls else weight
