@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 from foveate.methods.base import Method, Site, StepShape
 from foveate.methods.learned import LearnedMethod
@@ -228,15 +228,8 @@ def make_plan(
 
 
 @lru_cache(maxsize=64)
-def level_plans(
-    shape: ModelShape,
-    method: Method,
-    schedule: Adaptive,
-    exact_last_block: bool = False,
-    output: Output = "tokens",
-    span: tuple[int, int] | None = None,
-) -> tuple[Plan, ...]:
-    """The plans among which an ``Adaptive`` schedule chooses, from the cheapest to the dearest.
+def level_plans(shape: ModelShape, method: Method, schedule: Adaptive, *how: Any) -> tuple[Plan, ...]:
+    """The plans among which an ``Adaptive`` schedule chooses, from the cheapest; ``how`` as in ``make_plan``.
 
     Raises:
         PlanError: if the method cannot tell what a removal costs, or cannot meet two of the budgets.
@@ -246,18 +239,14 @@ def level_plans(
             f"{method.name} cannot tell what removing a token costs, so {schedule!r} cannot choose counts by it. "
             "Ward, ToMe, TokenPooling, TopK and ATS can."
         )
-    average = make_plan(shape, method, Budget(schedule.fraction, schedule.blocks), exact_last_block, output, span)
+    average = make_plan(shape, method, Budget(schedule.fraction, schedule.blocks), *how)
     blocks = tuple(block for block in range(shape.depth) if average.acts_in(block))
-    if not blocks:
-        raise PlanError(f"{schedule!r} removes no token on average, so there is nothing to choose.")
     plans = []
-    for budget in schedule.budgets:
+    for budget in schedule.budgets if blocks else ():
         with suppress(PlanError):  # beyond what the method can reach
-            plans.append(make_plan(shape, method, Budget(budget, blocks), exact_last_block, output, span))
+            plans.append(make_plan(shape, method, Budget(budget, blocks), *how))
     if len(plans) < 2:
-        raise PlanError(
-            f"{method.name} can meet fewer than two budgets of {schedule!r} at blocks {blocks}. Use Budget."
-        )
+        raise PlanError(f"{method.name} can meet fewer than two of the budgets of {schedule!r}. Use Budget.")
     choosing = method.removal_macs(step_shape(shape, average, blocks[0]))
     return tuple(dataclasses.replace(plan, choosing_macs=choosing) for plan in plans)
 
