@@ -54,7 +54,7 @@ def measure_fidelity(methods: list[str], args: argparse.Namespace) -> None:
     found: dict[str, Any] = json.loads(args.store.read_text()) if args.store.is_file() else {}
     model, start = vit_tiny(), time.perf_counter()
     held = {name: photographs(assets() / name, args.limit) for name in SETS}
-    whole = {name: logits(model, images) for name, (images, _) in held.items()}
+    whole = unreduced_logits(model, held, args.store.with_suffix(f".{args.limit}.pt"))
     for budget in args.budgets:
         for name in methods:
             key = f"{name} {budget:g} {args.limit}"
@@ -64,6 +64,13 @@ def measure_fidelity(methods: list[str], args: argparse.Namespace) -> None:
                 print(f"{time.perf_counter() - start:6.0f} s  {key}  {found[key]}", flush=True)
     if args.csv:
         write_fidelity(args.csv, [found[f"{n} {b:g} {args.limit}"] for n in methods for b in args.budgets], held)
+
+
+def unreduced_logits(model: nn.Module, held: Any, cache: Path) -> dict[str, Tensor]:
+    """The unreduced model's logits, kept beside the figures so far."""
+    if not cache.is_file():
+        torch.save({name: logits(model, images) for name, (images, _) in held.items()}, cache)
+    return torch.load(cache, weights_only=True)
 
 
 def one(model: nn.Module, name: str, budget: float, held: Any, whole: dict[str, Tensor]) -> dict[str, Any]:

@@ -85,8 +85,8 @@ BREAKS: list[Break] = [
     broken(
         "the stream left on the model",
         "adapters/engine.py",
-        "    return Encoded(tokens, runner.finished(stream, steps),",
-        "    family.model._left = stream\n    return Encoded(tokens, runner.finished(stream, steps),",
+        "    return Encoded(embedded, runner.finished(stream, steps),",
+        "    family.model._left = stream\n    return Encoded(embedded, runner.finished(stream, steps),",
         TRAVEL + "a_forward_pass_leaves_nothing_on_the_model",
     ),
     broken(
@@ -157,8 +157,8 @@ BREAKS: list[Break] = [
     broken(
         "state shared by threads",
         "adapters/engine.py",
-        "        view = self._view(stream, scores, index)",
-        "        self.method.__dict__['_now'] = self._view(stream, scores, index)\n"
+        "        view = self.view(stream, scores, index)",
+        "        self.method.__dict__['_now'] = self.view(stream, scores, index)\n"
         "        __import__('time').sleep(0.001)\n        view = self.method.__dict__['_now']",
         TRAVEL + "eight_threads_sharing_one_model_get_the_single_thread_result",
     ),

@@ -58,8 +58,8 @@ BREAKS: list[Break] = [
     broken(
         "Ward forgets the class token's attention",
         "methods/ward.py",
-        "weight = (weight * view.cls_attn.detach()).sqrt()",
-        "pass",
+        "return (weight * view.cls_attn.detach()).sqrt() if view.has_cls else weight",
+        "return weight",
         "methods/test_ward_method.py::test_weights_are_attention_received_times_class_attention_where_there_is_a_class",
     ),
     broken(

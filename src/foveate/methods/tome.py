@@ -71,8 +71,7 @@ class ToMe(Method):
         return proposal_costs(view.keys.sum(dim=1), view.prefix % 2)
 
     def removal_macs(self, step: StepShape) -> int:
-        sources, targets = halves(step.n, step.prefix % 2)
-        return sources * targets * step.head_dim
+        return ToMe().macs(step)  # of alternating halves
 
     def macs(self, step: StepShape) -> int:
         sources, targets = halves(step.n, step.prefix % 2)
