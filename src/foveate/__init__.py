@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from foveate.report.compare import compare
     from foveate.scale import Predictor
     from foveate.training import train
-    from foveate.tuning import search
+    from foveate.tuning import recover, search
 
 LAZY = {
     "Predictor": "foveate.scale",
@@ -49,6 +49,7 @@ LAZY = {
     "export": "foveate.deploy",
     "load_exported": "foveate.deploy",
     "measure_speed": "foveate.evaluation",
+    "recover": "foveate.tuning",
     "search": "foveate.tuning",
     "train": "foveate.training",
 }
@@ -112,6 +113,7 @@ __all__ = [
     "measure_speed",
     "models",
     "predict_grouped",
+    "recover",
     "reduce_",
     "reduced",
     "reschedule_",

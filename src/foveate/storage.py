@@ -63,10 +63,7 @@ def save(model: nn.Module, directory: str | os.PathLike[str]) -> Path:
     """
     family = inspect(model)
     folder = Path(directory)
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file. save needs a directory.")
-    if folder.is_dir() and not (folder / MANIFEST).is_file() and not all(map(_is_left_over, folder.iterdir())):
-        raise ValueError(f"{folder} holds other files and no {MANIFEST}. Use a new or an empty directory.")
+    check_save_folder(folder)
     _check_depth(family)
     if any(tensor.is_meta for tensor in model.state_dict().values()):
         raise ValueError("This model is on the meta device and has no weights to save. Load them first.")
@@ -91,6 +88,14 @@ def save(model: nn.Module, directory: str | os.PathLike[str]) -> Path:
                 old.unlink(missing_ok=True)
         remove_left_over(folder)
     return folder
+
+
+def check_save_folder(folder: Path) -> None:
+    """Raise ``ValueError`` for a path that ``save`` refuses: a file, or a folder of something else."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file. save needs a directory.")
+    if folder.is_dir() and not (folder / MANIFEST).is_file() and not all(map(_is_left_over, folder.iterdir())):
+        raise ValueError(f"{folder} holds other files and no {MANIFEST}. Use a new or an empty directory.")
 
 
 def _is_named(weights: Path, folder: Path) -> bool:

@@ -22,6 +22,7 @@ from foveate_cli import (
     models,
     predict,
     recipes,
+    recover,
     search,
     show,
     speed,
@@ -45,7 +46,7 @@ exit codes: 0 success, 1 a printed number does not hold (tables), 2 wrong input 
 130 interrupted"""
 
 COMMANDS = (
-    *(compare, search, cost, speed, evaluate, predict, embed),
+    *(compare, search, recover, cost, speed, evaluate, predict, embed),
     *(export, methods, models, tables, show, train, recipes, completion),
 )
 LONGEST = 1500

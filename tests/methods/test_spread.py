@@ -1,25 +1,69 @@
-"""Where a budget takes tokens away: evenly spaced blocks, none of which begins in the first quarter."""
+"""Where a budget takes tokens away: from a block on that the budget sets, the same share in every block."""
+
+from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from foveate.costs import count, make_plan
-from foveate.methods import TokenPooling, Ward
-from foveate.methods.base import middle_blocks
+from foveate.methods import EViT, RandomSelect, ToMe, TokenPooling, TopK, Ward
+from foveate.methods.base import KEPT_PER_TWELFTH, middle_blocks
+from foveate.methods.dynamic_vit import DynamicViT
 from foveate.schedules import Budget, Keep
 from test_schedules import DEIT_S
 
-SPARE_THE_FIRST_QUARTER = (TokenPooling(), TokenPooling(clustering="kmeans"), Ward(), Ward("greedy"))
+METHODS = (TokenPooling(), Ward(), ToMe(), EViT(), TopK(), RandomSelect())
 
 
-@pytest.mark.parametrize("fraction", [0.4, 0.5, 0.65, 0.8])
-@pytest.mark.parametrize("method", SPARE_THE_FIRST_QUARTER, ids=repr)
-def test_clustering_takes_an_equal_share_at_four_blocks_none_of_them_early(method, fraction):
+@pytest.mark.parametrize("fraction", [0.3, 0.35, 0.42, 0.5, 0.65, 0.8, 0.9])
+@pytest.mark.parametrize("method", METHODS, ids=repr)
+def test_every_step_keeps_the_same_share_at_any_budget(method, fraction):
     plan = make_plan(DEIT_S, method, Budget(fraction))
-    assert [block for block in range(12) if plan.acts_in(block)] == [3, 5, 7, 9]
-    shares = [plan.counts[block] / plan.before(block) for block in (3, 5, 7, 9)]
-    assert max(shares) - min(shares) < 0.06  # whole tokens: one of twenty is 0.05
+    acting = [block for block in range(12) if plan.acts_in(block)]
+    assert acting == list(range(acting[0], 10))  # without gaps, up to three quarters of the depth
+    assert acting[0] >= 1  # the first twelfth is spared
+    shares = [plan.counts[block] / plan.before(block) for block in acting]
+    # the first step takes what is left to take; of fewer than 20 tokens one is more than a twentieth
+    later = [share for block, share in zip(acting, shares, strict=True) if plan.before(block) >= 20][1:]
+    assert max(later, default=1) - min(later, default=1) < 0.06
+    assert shares[0] > min(later, default=0) - 0.06
+    if acting[0] > 1:
+        assert later == pytest.approx([KEPT_PER_TWELFTH[method.kind]] * len(later), abs=0.05)
     whole = count(DEIT_S, make_plan(DEIT_S, method, Keep({})), None, 0).macs
     assert count(DEIT_S, plan, method, 0).macs == pytest.approx(fraction * whole, rel=0.01)
+
+
+def test_smaller_budgets_begin_earlier():
+    untouched = [sum(n == 196 for n in make_plan(DEIT_S, Ward(), Budget(f)).counts) for f in (0.9, 0.65, 0.5, 0.35)]
+    assert untouched == sorted(untouched, reverse=True)
+    assert untouched[0] >= 6
+    assert untouched[-1] == 1
+
+
+@given(st.integers(1, 30), st.integers(1, 400), st.floats(0, 0.999), st.floats(0, 0.999))
+def test_counts_never_rise_with_strength_or_depth(depth, n, one, other):
+    weak, strong = (Ward().spread(s, depth, n) for s in sorted((one, other)))
+    assert all(a >= b for a, b in zip(weak, strong, strict=True))
+    assert all(a >= b for a, b in pairwise((n, *weak)))
+    assert min(strong) >= 1
+
+
+@pytest.mark.parametrize("depth", [1, 2, 6, 12, 24])
+def test_strength_runs_from_all_tokens_to_one(depth):
+    assert Ward().spread(0.0, depth, 196) == (196,) * depth
+    assert set(Ward().spread(1 - 1e-9, depth, 196)[depth // 12 + (depth > 1) :]) == {1}
+
+
+def test_a_deeper_model_takes_smaller_steps():
+    twelve, deep = (Ward().spread(0.01, depth, 10_000) for depth in (12, 24))
+    assert twelve[9] / twelve[8] == pytest.approx(0.78, abs=0.01)
+    assert deep[18] / deep[17] == pytest.approx(0.78**0.5, abs=0.01)
+
+
+def test_learned_methods_keep_the_three_blocks_of_their_papers():
+    plan = make_plan(DEIT_S, DynamicViT(), Budget(0.65))
+    assert [block for block in range(12) if plan.acts_in(block)] == [3, 6, 9]
 
 
 @pytest.mark.parametrize("number", [3, 4])

@@ -236,12 +236,6 @@ def test_every_patch_can_be_traced_through_two_steps(method):
     assert torch.equal(trace.owner(-1), second.squeeze(-1).gather(1, first.squeeze(-1)))
 
 
-def test_a_budget_takes_equal_shares_at_four_blocks():
-    counts = TokenPooling().spread(0.25, depth=12, n=196)
-    assert [i for i in range(12) if counts[i] < (196, *counts)[i]] == [3, 5, 7, 9]
-    assert [counts[i] for i in (3, 5, 7, 9)] == [round(196 * 0.75**stage) for stage in (1, 2, 3, 4)]
-
-
 def test_on_a_model_the_most_attended_tokens_are_the_first_centers():
     model, x = make("timm-cls"), images(2)
     with torch.no_grad():

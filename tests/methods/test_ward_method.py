@@ -189,8 +189,3 @@ def test_every_patch_can_be_traced_through_two_steps(family, method):
     assert trace.counts == (36, 10, 3, 3)
     first, second = (unpool(torch.arange(a.num_out).view(1, -1, 1).expand(3, -1, 1), a) for a in trace.steps[1:3])
     assert torch.equal(trace.owner(-1), second.squeeze(-1).gather(1, first.squeeze(-1)))
-
-
-def test_a_budget_takes_equal_shares_at_four_blocks():
-    counts = Ward().spread(0.25, depth=12, n=196)
-    assert [i for i in range(12) if counts[i] < (196, *counts)[i]] == [3, 5, 7, 9]

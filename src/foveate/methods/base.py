@@ -21,6 +21,8 @@ from foveate.methods.validation import checked_option, option_types, schedule_hi
 Need = Literal["cls_attn", "cls_value_attn", "attn_received", "attn_from_others", "keys", "normed", "mlp_shift"]
 Kind = Literal["select", "merge", "cluster", "pool", "learned"]
 NOTHING: frozenset[Need] = frozenset()
+KEPT_PER_TWELFTH: dict[Kind, float] = {"select": 0.9, "merge": 0.78, "cluster": 0.78, "pool": 0.78, "learned": 0.78}
+"""Share of its tokens that a twelfth of the depth keeps by default, once reduction has begun: docs/schedules.md."""
 
 
 class Site(Enum):
@@ -203,10 +205,22 @@ class Method(ABC):
     def spread(self, strength: float, depth: int, n: int) -> tuple[int, ...]:
         """Counts after each block for a strength in [0, 1). ``Budget`` searches over the strength.
 
-        Strength 0 keeps every token, and counts never rise with the strength. The default keeps an equal ratio at three
-        evenly spaced blocks, none in the first quarter, where reduction costs the most accuracy.
+        Strength 0 keeps every token, and counts never rise with the strength. By default (docs/schedules.md) every
+        block keeps the same share of its tokens, from some block on to three quarters of the depth. The strength moves
+        that block to the front; once it has reached the end of the first twelfth, which is spared, the share falls.
         """
-        return self.equal_ratio(middle_blocks(depth, 3), strength, depth, n)
+        last = min(depth - 1, 3 * depth // 4)
+        first = min(last, math.ceil(depth / 12))
+        steps, share = last - first + 1, KEPT_PER_TWELFTH[self.kind] ** (12 / depth)
+        worth = strength * steps * max(1.0, -math.log(n) / math.log(share))  # in blocks that keep `share`
+        counts, current = [], n
+        for block in range(depth):
+            done = min(max(0, block - first + 1), steps)
+            power = max(0.0, worth - (steps - done)) if worth < steps else done * worth / steps
+            wanted = current if done == 0 else max(1, min(current, round(n * share**power)))
+            current = current if wanted == current else max(wanted, self.fewest(current))
+            counts.append(current)
+        return tuple(counts)
 
     def equal_ratio(self, blocks: Collection[int], strength: float, depth: int, n: int) -> tuple[int, ...]:
         """Counts after each block if each of ``blocks`` removes the same fraction, ``strength``."""

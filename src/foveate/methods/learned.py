@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from foveate.methods.base import BlockView, Method, StepShape
+from foveate.methods.base import BlockView, Method, StepShape, middle_blocks
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,10 @@ class LearnedMethod(Method):
     def soft_blocks(self, depth: int) -> tuple[int, ...]:
         """Blocks in which the method acts without removing tokens. Read only if it fixes its own counts."""
         return ()
+
+    def spread(self, strength: float, depth: int, n: int) -> tuple[int, ...]:
+        """An equal ratio at three evenly spaced blocks, as in the papers: each of them has a module to train."""
+        return self.equal_ratio(middle_blocks(depth, 3), strength, depth, n)
 
     def free_slice(self) -> Method | None:
         """The upper limit of its speed, if a blind cut (``FreeSlice``) would omit part of its work; else None."""

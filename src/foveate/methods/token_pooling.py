@@ -25,7 +25,7 @@ from foveate.core import (
 )
 from foveate.core.cluster import squared_distances
 from foveate.core.graphs import comes_before, fill_diagonal
-from foveate.methods.base import NOTHING, BlockView, Kind, Method, Need, Site, StepShape, middle_blocks
+from foveate.methods.base import NOTHING, BlockView, Kind, Method, Need, Site, StepShape
 from foveate.methods.registry import register
 
 
@@ -45,7 +45,6 @@ class TokenPooling(Method):
     models (appendix E). The paper's main results are those of
     ``TokenPooling(output="medoid", rescale=False, proportional_attention=False)``. Means are weighted like the
     clustering (eq. 15), or by size if it is not weighted. No cluster becomes empty (the paper does not cover this).
-    ``Budget`` removes an equal share of the tokens at four evenly spaced blocks, none in the first quarter.
     """
 
     clustering: Literal["kmedoids", "kmeans"] = "kmedoids"
@@ -124,9 +123,6 @@ class TokenPooling(Method):
         if self.clustering == "kmeans":
             return self.iterations * step.n * step.keep * width
         return (step.n**2 if self.iterations > 1 else (step.n - step.keep) * step.keep) * width
-
-    def spread(self, strength: float, depth: int, n: int) -> tuple[int, ...]:
-        return self.equal_ratio(middle_blocks(depth, 4), strength, depth, n)
 
     def _weight(self, view: BlockView) -> Tensor | None:
         if self.weights == "significance":

@@ -30,6 +30,9 @@ class ToMe(Method):
     prefix tokens do not count, tokens that stay keep their order, and ``kth`` merges only as many sources as the
     schedule removes, the most similar first, where the original merges all of them.
 
+    The original removes the same number of tokens in every block: ``RemovePerBlock``. ``Budget`` spreads them as for
+    other methods, which changes fewer decisions at equal cost.
+
     Deviations: register tokens, which the original does not support, are never merged. On a model without a class
     token the tokens that stay keep their order; the original sorts them by similarity.
     """
@@ -96,12 +99,3 @@ class ToMe(Method):
         targets = list(range(first, n // self.k * self.k or n, self.k))
         sources = sorted(set(range(n)) - set(targets))
         return torch.tensor(sources, device=device, dtype=torch.long), torch.tensor(targets, device=device)
-
-    def spread(self, strength: float, depth: int, n: int) -> tuple[int, ...]:
-        """The original's shape: the same number removed in every block, up to half of the first count."""
-        counts, current = [], n
-        for block in range(depth):
-            wanted = round(n - strength * n / 2 * (block + 1))
-            current = max(1, self.fewest(current), min(current, wanted))
-            counts.append(current)
-        return tuple(counts)

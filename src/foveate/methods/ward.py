@@ -9,7 +9,7 @@ from torch import Tensor
 
 from foveate.core import Assignment, cluster_means, keep_topk, pool, pool_at_mean_norm, ward_greedy, ward_rounds
 from foveate.core.ward import merges_by_round, ward_costs
-from foveate.methods.base import BlockView, Kind, Method, Need, Site, StepShape, middle_blocks
+from foveate.methods.base import BlockView, Kind, Method, Need, Site, StepShape
 from foveate.methods.registry import register
 
 
@@ -21,8 +21,7 @@ class Ward(Method):
     Merging i and j costs w_i w_j / (w_i + w_j) |x_i - x_j|^2 (Ward's criterion) on the residual stream between
     attention and MLP. The weight w is the attention a token receives from all queries, summed over heads. On a model
     with a class token it is the geometric mean of that and the class token's attention. A merged token is the mean of
-    its members weighted by w, scaled to their mean norm, and later attention adds log(size). ``Budget`` removes an
-    equal share of the tokens at four evenly spaced blocks, none in the first quarter.
+    its members weighted by w, scaled to their mean norm, and later attention adds log(size).
 
     Relatives: agglomerative token clustering (``ATC``, Haurum et al., ECCV 2024) merges tokens of a ViT by average,
     complete or single linkage of cosine distances, and sentence-transformers pools the final tokens of retrieval models
@@ -82,9 +81,6 @@ class Ward(Method):
             total += (n - n // 2) * (n // 2) * step.dim
             n -= merges
         return total
-
-    def spread(self, strength: float, depth: int, n: int) -> tuple[int, ...]:
-        return self.equal_ratio(middle_blocks(depth, 4), strength, depth, n)
 
 
 def _weight(view: BlockView) -> Tensor:

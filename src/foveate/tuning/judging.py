@@ -49,7 +49,10 @@ class Judge:
 
     def judge(self, reduction: Reduction, limit: int | None = None) -> Judged:
         """Compare a reduced copy of the model on the first ``limit`` images; the model itself does not change."""
-        reduced = reduction.apply_(copy_reducible(self.model))
+        return self.compare(reduction.apply_(copy_reducible(self.model)), limit)
+
+    def compare(self, reduced: nn.Module, limit: int | None = None) -> Judged:
+        """Compare another model on the first ``limit`` images."""
         metrics = self.task.metrics()
         for batch, reference in zip(self.images[:limit].split(BATCH), self.reference, strict=False):
             targets = self.task.unknown_like(torch.zeros(len(batch), dtype=torch.long))

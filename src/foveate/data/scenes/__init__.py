@@ -19,6 +19,7 @@ from PIL import Image
 
 from foveate.data.images import DataError
 from foveate.data.labels import Request, declared_labels
+from foveate.data.scenes.crowd import CrowdScenes
 from foveate.data.scenes.drawn import DrawnScenes
 from foveate.data.scenes.draws import Draws
 from foveate.data.scenes.objects import ObjectScenes
@@ -108,15 +109,18 @@ class Scenes(DrawnScenes):
         return image_data(self, self.split, declared_labels(labels, KINDS, request, "scenes:"), "scenes:")
 
 
+SPECIAL: dict[str, type[Scenes | ObjectScenes | CrowdScenes]] = {"objects": ObjectScenes, "crowd": CrowdScenes}
+"""Other scenes, by the word that comes first."""
+
+
 def open_scenes(text: str, request: Request) -> ImageData:
-    """Open scenes with the options in ``text``: ``objects,count=500,size=96,seed=1``, each of them optional."""
+    """Open scenes with the options in ``text``: ``crowd,count=500,size=96,seed=1``, each of them optional."""
     first, _, rest = text.partition(",")
-    several = first.strip() == "objects"
-    given = [_option(part) for part in (rest if several else text).split(",") if part.strip()]
+    kind = SPECIAL.get(first.strip(), Scenes)
+    given = [_option(part) for part in (text if kind is Scenes else rest).split(",") if part.strip()]
     options = dict(given)
     if len(options) < len(given):
         raise DataError(f"scenes:{text} sets an option twice. Set it once.")
-    kind: type[Scenes | ObjectScenes] = ObjectScenes if several else Scenes
     split = choose_split(request.split, kind.counts, kind.source)
     return kind(split, **{"count": kind.counts[split], **options}).as_data(request)
 

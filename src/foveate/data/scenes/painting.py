@@ -58,7 +58,7 @@ def coverage(distance: Floats, pixel: float) -> Floats:
 
 def background(draws: Draws, canvas: Canvas) -> None:
     """Fill the canvas with a pattern of two dark colors."""
-    kind, first, second = draws.one_of(BACKGROUNDS), _color(draws, BEHIND), _color(draws, BEHIND)
+    kind, first, second = draws.one_of(BACKGROUNDS), color(draws, BEHIND), color(draws, BEHIND)
     if kind == "gradient":
         share = _gradient(draws, canvas.x, canvas.y)
     elif kind == "stripes":
@@ -68,6 +68,12 @@ def background(draws: Draws, canvas: Canvas) -> None:
     if kind == "blobs":
         share = np.clip(4 * share - 1.5, 0.0, 1.0)
     canvas.pixels[:] = first + share[..., None] * (second - first)
+
+
+def quiet_background(draws: Draws, canvas: Canvas) -> None:
+    """Fill the canvas with a gradient between two dark colors."""
+    first, second = color(draws, BEHIND), color(draws, BEHIND)
+    canvas.pixels[:] = first + _gradient(draws, canvas.x, canvas.y)[..., None] * (second - first)
 
 
 def clutter(draws: Draws, canvas: Canvas) -> None:
@@ -81,7 +87,7 @@ def clutter(draws: Draws, canvas: Canvas) -> None:
 
 def texture(draws: Draws, x: Floats, y: Floats) -> Floats:
     """Colors (..., 3) of an object at its own coordinates, from -1 to 1."""
-    kind, first, second = draws.one_of(TEXTURES), _color(draws, OBJECT), _color(draws, OBJECT)
+    kind, first, second = draws.one_of(TEXTURES), color(draws, OBJECT), color(draws, OBJECT)
     share: Floats = np.zeros_like(x)
     if kind == "stripes":
         share = _stripes(draws, x, y, 1.2, 2.5)
@@ -112,11 +118,11 @@ def smooth_noise(draws: Draws, size: int, cells: int) -> Floats:
     return weights @ values @ weights.T
 
 
-def _color(draws: Draws, lightness: tuple[float, float]) -> Floats:
+def color(draws: Draws, lightness: tuple[float, float]) -> Floats:
     """A color of any hue whose mean channel value lies in the range ``lightness``."""
-    color, wanted = draws.uniform(3), draws.between(*lightness)
-    mean = float(color.mean())
-    return color * (wanted / mean) if wanted < mean else 1 - (1 - color) * ((1 - wanted) / (1 - mean))
+    hue, wanted = draws.uniform(3), draws.between(*lightness)
+    mean = float(hue.mean())
+    return hue * (wanted / mean) if wanted < mean else 1 - (1 - hue) * ((1 - wanted) / (1 - mean))
 
 
 def _gradient(draws: Draws, x: Floats, y: Floats) -> Floats:
@@ -155,7 +161,7 @@ def _corner(draws: Draws, canvas: Canvas, x: float, y: float, reach: float) -> N
 
 def _polyline(draws: Draws, canvas: Canvas, x: float, y: float, reach: float, angles: list[float]) -> None:
     """Paint a thin line around (x, y) that turns to each of ``angles`` after ``reach``."""
-    color, width = _color(draws, CLUTTER), draws.between(0.006, 0.014)
+    paint, width = color(draws, CLUTTER), draws.between(0.006, 0.014)
     corners = [(0.0, 0.0)]
     for angle in angles:
         corners.append((corners[-1][0] + reach * math.cos(angle), corners[-1][1] + reach * math.sin(angle)))
@@ -163,17 +169,17 @@ def _polyline(draws: Draws, canvas: Canvas, x: float, y: float, reach: float, an
     half = max(high - low for low, high in zip(lows, highs, strict=True)) / 2
     corners = [(px + x - (lows[0] + highs[0]) / 2, py + y - (lows[1] + highs[1]) / 2) for px, py in corners]
     window = canvas.window(*canvas.near(x, y, half + width))
-    window.paint(coverage(polyline(window.x, window.y, corners) - width, 1 / canvas.size), color)
+    window.paint(coverage(polyline(window.x, window.y, corners) - width, 1 / canvas.size), paint)
 
 
 def _fleck(draws: Draws, canvas: Canvas, x: float, y: float, reach: float) -> None:
     """Paint a small, elongated spot with an uneven edge."""
-    color, turn, phase = _color(draws, CLUTTER), draws.between(0, math.pi), draws.between(0, 2 * math.pi)
+    paint, turn, phase = color(draws, CLUTTER), draws.between(0, math.pi), draws.between(0, 2 * math.pi)
     window = canvas.window(*canvas.near(x, y, 1.3 * reach))
     along, across = turned(window.x - x, window.y - y, turn)
     across = across * 2.2
     edge = 1 + 0.25 * np.sin(3 * np.arctan2(across, along) + phase)
-    window.paint(coverage(np.hypot(along, across) - reach * edge, 2.2 / canvas.size), color)
+    window.paint(coverage(np.hypot(along, across) - reach * edge, 2.2 / canvas.size), paint)
 
 
 def turned(x: Floats, y: Floats, angle: float) -> tuple[Floats, Floats]:

@@ -1,0 +1,233 @@
+"""``fv.recover``: a short tuning without labels, in which a reduced model follows the unreduced one.
+
+Both see the same random crops of unlabeled images, and the reduced model's weights follow
+
+    L = KL(p_unreduced || p_reduced)        or, for a model without classes,  1 - cos(f_unreduced, f_reduced)
+
+by AdamW, at a rate that rises over a twentieth of the time and then falls to zero. Images that are held apart judge the
+running average of the weights every eighth of the time. The best of these averages is returned; the weights that it
+began with are one of them, so that a tuning never ends worse than it began on those images.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cosine_similarity, interpolate, kl_div
+
+from foveate.adapters import copy_unreduced, inspect
+from foveate.evaluation.progress import Progress, silent
+from foveate.evaluation.timing import check_positive, check_progress
+from foveate.methods.validation import shown
+from foveate.tuning.judging import FEWEST_IMAGES, Judge, Judged, read_images, task_of
+
+CHECKS = 8
+"""How often the held-apart images judge."""
+WARMUP = 0.05
+"""Share of the time over which the rate rises."""
+HELD_APART = 0.2
+"""Share of the images that judge and do not train."""
+SMALLEST_CROP = 0.5
+"""Smallest share of an image's sides that a crop shows."""
+AVERAGED = 0.97
+"""Share of the running average that stays at each step: about the last 30 steps count."""
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """A tuned model, and what its tuning gained on images that did not train it."""
+
+    model: nn.Module
+    before: Judged
+    after: Judged
+    steps: int
+    """Steps after which the returned weights were taken; 0 if no tuning was better than none."""
+    steps_done: int
+    seconds: float
+    complete: bool
+    """Whether the time was used up; Ctrl-C keeps the best so far."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        figures = {
+            f"{name}_{when}": getattr(judged, name)
+            for when, judged in (("before", self.before), ("after", self.after))
+            for name in ("quality", "standard_error", "divergence")
+        }
+        done = {"steps": self.steps, "steps_done": self.steps_done, "seconds": round(self.seconds, 1)}
+        return figures | done | {"images": self.after.images, "complete": self.complete}
+
+    def __str__(self) -> str:
+        gain = f"{100 * self.before.quality:.1f} -> {100 * self.after.quality:.1f} %"
+        what = "of decisions unchanged" if self.after.quality != 1 - self.after.divergence else "cosine"
+        error = f"+- {100 * self.after.standard_error:.1f}"
+        return f"{gain} {error} {what} on {self.after.images} images held apart, after {self.steps} steps"
+
+
+def recover(
+    model: nn.Module,
+    images: Tensor | str | PathLike[str],
+    *,
+    minutes: float = 10.0,
+    steps: int | None = None,
+    batch_size: int = 32,
+    lr: float = 3e-5,
+    limit: int = 1000,
+    split: str | None = None,
+    workers: int = 0,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Recovered:
+    """Tune a reduced model so that it follows the unreduced one, on images without labels. ``model`` does not change.
+
+    Args:
+        model: a reduced, trained model.
+        images: a source of images, or a tensor (N, channels, height, width) as the model reads them.
+        minutes: time to spend, evaluation included.
+        steps: largest number of steps; a run that ends by it is repeatable.
+        batch_size: images in a step.
+        lr: highest learning rate.
+        limit: largest number of images to read; a fifth of them is held apart.
+        split: split of the source.
+        workers: processes that read images.
+        seed: of the images and crops.
+        progress: called after every step.
+
+    Returns:
+        A tuned copy of the model, with what was gained. Interrupted by Ctrl-C, the best so far.
+
+    Raises:
+        ValueError: if the model is not reduced, there are too few images, or the time is too short for one step.
+    """
+    started = time.monotonic()
+    check_positive(batch_size=batch_size, limit=limit, steps=1 if steps is None else steps)
+    check_progress(progress)
+    for name, value in (("minutes", minutes), ("lr", lr)):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise ValueError(f"{name} must be a number above 0, got {shown(value)}.")
+    family = inspect(model)
+    if family.reduction.method is None:
+        raise ValueError("recover takes a reduced model. Reduce it first: fv.reduce_(model, 'Ward', 0.5).")
+    student, teacher = copy.deepcopy(model).eval(), copy_unreduced(copy.deepcopy(model)).eval()
+    task = task_of(teacher)
+    pool = read_images(teacher, images, task, limit, seed, split, workers)
+    apart = max(FEWEST_IMAGES, round(HELD_APART * len(pool)))
+    judge = Judge(teacher, pool[:apart], task)
+    run = _Tuning(student, teacher, pool[apart:], judge, batch_size, lr, seed)
+    return run.run(started, 60 * minutes, steps, progress or silent)
+
+
+class _Tuning:
+    """One tuning: the student, its average, and the best average so far."""
+
+    def __init__(
+        self, student: nn.Module, teacher: nn.Module, images: Tensor, judge: Judge, batch_size: int, lr: float, seed: int
+    ) -> None:
+        self.student, self.teacher, self.images, self.judge = student, teacher, images, judge
+        self.batch_size, self.lr = min(batch_size, len(images)), lr
+        self.classifies = inspect(teacher).num_classes is not None
+        self.generator = torch.Generator().manual_seed(seed)
+        self.averaged = copy.deepcopy(student)
+        student.requires_grad_(True)
+        teacher.requires_grad_(False)
+        decayed = [p for p in student.parameters() if p.dim() > 1]
+        others = [p for p in student.parameters() if p.dim() <= 1]
+        groups = [{"params": decayed, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
+        self.optimizer = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.98))
+        self.before = judge.compare(self.averaged)
+        self.best, self.best_steps = self.before, 0
+        self.best_weights = _copied(self.averaged)
+
+    def run(self, started: float, seconds: float, steps: int | None, progress: Progress) -> Recovered:
+        """Step until the time or the steps are used up."""
+        done, checked, complete = 0, 0, True
+        prepared = time.monotonic() - started
+        try:
+            while (share := self._share(done, steps, time.monotonic() - started, seconds)) < 1 or done == 0:
+                if done == 0 and prepared >= seconds:
+                    raise ValueError(
+                        f"{seconds / 60:g} minutes are too short for one step: reading and judging the images alone "
+                        f"took {prepared / 60:.1f}. Give more minutes, or fewer images."
+                    )
+                loss = self._step(share)
+                done += 1
+                self._average(done)
+                progress("tuning", round(1000 * share), 1000, f"step {done}, divergence {loss:.4f}")
+                if (due := math.floor(CHECKS * share)) > checked:
+                    checked = due
+                    self._check(done)
+        except KeyboardInterrupt:
+            complete = False
+        if done:
+            self._check(done)
+        self.averaged.load_state_dict(self.best_weights)
+        elapsed = time.monotonic() - started
+        return Recovered(self.averaged, self.before, self.best, self.best_steps, done, elapsed, complete)
+
+    @staticmethod
+    def _share(done: int, steps: int | None, elapsed: float, seconds: float) -> float:
+        """How much of the steps or of the time is used up, whichever is more."""
+        return max(elapsed / seconds, 0.0 if steps is None else done / steps)
+
+    def _step(self, share: float) -> float:
+        rate = min(1.0, share / WARMUP + 0.02) * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.lr * rate
+        chosen = torch.randint(len(self.images), (self.batch_size,), generator=self.generator)
+        crops = random_crops(self.images[chosen], self.generator)
+        reference = next(self.student.parameters())
+        crops = crops.to(reference.device, reference.dtype)
+        with torch.no_grad():
+            target = self.judge.task.predict(self.teacher, crops)
+        loss = divergence(self.judge.task.predict(self.student, crops), target, self.classifies)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.student.parameters(), 1.0)
+        self.optimizer.step()
+        return float(loss.detach())
+
+    @torch.no_grad()
+    def _average(self, done: int) -> None:
+        keep = min(AVERAGED, done / (done + 10))  # the first steps are not held back by the beginning
+        for ours, theirs in zip(self.averaged.parameters(), self.student.parameters(), strict=True):
+            ours.lerp_(theirs, 1 - keep)
+
+    def _check(self, done: int) -> None:
+        judged = self.judge.compare(self.averaged)
+        if judged.divergence < self.best.divergence and judged.quality >= self.before.quality:
+            self.best, self.best_steps = judged, done
+            self.best_weights = _copied(self.averaged)
+
+
+def _copied(model: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def divergence(predicted: Any, target: Any, classifies: bool) -> Tensor:
+    """KL(target || predicted) of logits, or one minus the cosine of embeddings, averaged over images."""
+    if not classifies:
+        return (1 - cosine_similarity(predicted.float(), target.float(), dim=-1)).mean()
+    logs = predicted.float().log_softmax(-1)
+    return kl_div(logs, target.float().log_softmax(-1), log_target=True, reduction="batchmean")
+
+
+def random_crops(images: Tensor, generator: torch.Generator) -> Tensor:
+    """A random part of each image (B, C, H, W) at its own size again, mirrored half of the time."""
+    height, width = images.shape[-2:]
+    draws = torch.rand(len(images), 4, generator=generator).tolist()
+    crops = []
+    for image, (scale, down, right, mirror) in zip(images, draws, strict=True):
+        side = SMALLEST_CROP + (1 - SMALLEST_CROP) * scale
+        rows, columns = max(1, round(side * height)), max(1, round(side * width))
+        top, left = round(down * (height - rows)), round(right * (width - columns))
+        part = image[:, top : top + rows, left : left + columns].unsqueeze(0)
+        part = interpolate(part.float(), (height, width), mode="bicubic", antialias=True, align_corners=False)
+        crops.append(part.flip(-1) if mirror < 0.5 else part)
+    return torch.cat(crops).to(images.dtype)
