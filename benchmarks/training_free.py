@@ -1,16 +1,16 @@
 """Fidelity of a pretrained ViT-Tiny when it is reduced without training, at equal cost.
 
-Every method runs under the same MAC budget, its own cost included, with the exact last block. Reported are agreement
-with the unreduced model's decisions, the mean KL(unreduced || reduced) of the probabilities, top-1, and the seconds for
-all photographs. Run as ``FOVEATE_ASSETS=... python benchmarks/training_free.py``; with
-``--csv results/training_free.csv`` the README's table can be rendered again (results/render.py).
+Every method runs under the same MAC budgets, its own cost included, with the default schedule and the exact last block,
+on two sets of photographs. Reported are agreement with the unreduced model's decisions and its standard error, the mean
+KL(unreduced || reduced) of the probabilities, and top-1. Run as
+``FOVEATE_ASSETS=... python benchmarks/training_free.py``. With ``--csv results/training_free.csv`` the README's table
+can be rendered again (results/render.py). With ``--partial FILE`` an interrupted run goes on.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,93 +56,144 @@ NAMES = (  # of METHODS, in results/training_free.csv
     "Ward",
     "Ward, greedy",
 )
-BUDGETS = (0.8, 0.65, 0.5)
+BUDGETS = (0.8, 0.65, 0.5, 0.42, 0.35)
+SETS = ("imagenet_dev", "imagenet_sample")
 
 
 @dataclass(frozen=True)
 class Result:
-    """One method at one budget."""
+    """One method at one budget, on one set of photographs."""
 
     method: str
+    photographs: str
     budget: float
     macs: float  # share of the unreduced model's
     agreement: float
     divergence: float
     top1: float
-    seconds: float
+    images: int
+    counts: tuple[int, ...]
+
+    @property
+    def standard_error(self) -> float:
+        return (self.agreement * (1 - self.agreement) / self.images) ** 0.5
 
 
-def measure(model: nn.Module, name: str, budget: float, images: Tensor, labels: Tensor, whole: Tensor) -> Result:
+@dataclass(frozen=True)
+class Photographs:
+    """A set of photographs, and what the unreduced model makes of it."""
+
+    name: str
+    images: Tensor
+    labels: Tensor
+    whole: Tensor
+
+
+def measure(model: nn.Module, name: str, budget: float, on: Photographs) -> Result:
     """Reduce the model, run it over all images, and restore it."""
     unreduced = fv.cost(model).macs
     fv.reduce_(model, parse(name), fv.Budget(budget), exact_last_block=True)
     try:
-        share = fv.cost(model).macs / unreduced
-        start = time.perf_counter()
-        kept = logits(model, images)
-        seconds = time.perf_counter() - start
+        cost = fv.cost(model)
+        kept = logits(model, on.images)
     finally:
         fv.restore_(model)
-    divergence = kl_div(kept.log_softmax(1), whole.log_softmax(1), log_target=True, reduction="batchmean")
-    agreement = (kept.argmax(1) == whole.argmax(1)).float().mean()
-    top1 = (kept.argmax(1) == labels).float().mean()
-    return Result(name, budget, share, float(agreement), float(divergence), float(top1), seconds)
+    divergence = kl_div(kept.log_softmax(1), on.whole.log_softmax(1), log_target=True, reduction="batchmean")
+    agreement = (kept.argmax(1) == on.whole.argmax(1)).float().mean()
+    top1 = (kept.argmax(1) == on.labels).float().mean()
+    shares = (cost.macs / unreduced, float(agreement), float(divergence), float(top1))
+    return Result(name, on.name, budget, *shares, len(on.images), tuple(n - 1 for n in cost.tokens))
 
 
 def print_results(results: list[Result], title: str) -> None:
-    table = Table("method", "of the MACs", "agreement", "KL", "top-1", "seconds", title=title)
-    for i, r in enumerate(results):
-        ends = i + 1 < len(results) and results[i + 1].budget != r.budget
-        cells = f"{r.macs:.1%}", f"{r.agreement:.1%}", f"{r.divergence:.4f}", f"{r.top1:.1%}", f"{r.seconds:.1f}"
-        table.add_row(r.method, *cells, end_section=ends)
-    Console(width=120).print(table)
+    table = Table("method", "photographs", "of the MACs", "agreement", "+-", "KL", "top-1", title=title)
+    for r in results:
+        cells = f"{r.macs:.3f}", f"{r.agreement:.1%}", f"{r.standard_error:.1%}", f"{r.divergence:.4f}", f"{r.top1:.1%}"
+        table.add_row(r.method, r.photographs, *cells)
+    Console(width=140).print(table)
 
 
-def write_csv(path: Path, results: list[Result], images: int) -> None:
-    """Write all rows but the unreduced model's, which is in the header; rows of one method are adjacent."""
-    unreduced, *reduced = results
+def write_csv(path: Path, results: list[Result], unreduced: dict[str, float]) -> None:
+    """Write one row for each method, budget and set, and one over both sets where both were measured."""
     names = dict(zip(METHODS, NAMES, strict=True))
-    order = list(dict.fromkeys(r.method for r in reduced))
-    rows = [
-        (
-            names.get(r.method, r.method),
-            r.budget,
-            f"{100 * r.agreement:.1f}",
-            f"{r.divergence:.4f}",
-            f"{100 * r.top1:.1f}",
-            f"{r.seconds:.1f}",
-        )
-        for r in sorted(reduced, key=lambda r: order.index(r.method))
-    ]
-    columns = ("method", "budget", "agreement_percent", "kl", "top1_percent", "seconds")
-    whole = f"{unreduced.top1:.1%} top-1 unreduced, {unreduced.seconds:.1f} s"
-    record(path, columns, rows, f"ViT-Tiny, {images} photographs ({whole}), with the exact last block")
+    rows = []
+    for r in [*results, *both(results)]:
+        figures = (f"{100 * v:.1f}" for v in (r.agreement, r.standard_error, r.top1))
+        counts = " ".join(map(str, r.counts))
+        rows.append((names.get(r.method, r.method), r.budget, r.photographs, *figures, f"{r.divergence:.4f}", counts))
+    rows.sort(key=lambda row: (names_in_order(results, names).index(row[0]), -float(row[1]), row[2]))
+    columns = ("method", "budget", "photographs", "agreement_percent", "standard_error", "top1_percent", "kl", "tokens")
+    whole = ", ".join(f"{name} {share:.1%}" for name, share in unreduced.items())
+    record(path, columns, rows, f"ViT-Tiny, exact last block, default schedules; top-1 unreduced: {whole}")
+
+
+def names_in_order(results: list[Result], names: dict[str, str]) -> list[str]:
+    return list(dict.fromkeys(names.get(r.method, r.method) for r in results))
+
+
+def both(results: list[Result]) -> list[Result]:
+    """Means over the two sets."""
+    found = []
+    for one in results:
+        other = next((r for r in results if (r.method, r.budget) == (one.method, one.budget) and r is not one), None)
+        if other is None or one.photographs != SETS[0]:
+            continue
+        images = one.images + other.images
+        means = ((getattr(one, k) * one.images + getattr(other, k) * other.images) / images for k in AVERAGED)
+        found.append(Result(one.method, "both", one.budget, one.macs, *means, images, one.counts))
+    return found
+
+
+AVERAGED = ("agreement", "divergence", "top1")
+
+
+def read_known(path: Path | None) -> list[Result]:
+    """Rows of an earlier, interrupted run."""
+    if path is None or not path.is_file():
+        return []
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [Result(**row | {"counts": tuple(row["counts"])}) for row in rows]
+
+
+def whole_logits(model: nn.Module, images: Tensor, name: str, partial: Path | None) -> Tensor:
+    """Logits of the unreduced model, kept beside the rows of an interrupted run."""
+    if partial is None:
+        return logits(model, images)
+    kept = partial.with_suffix(f".{name}.{len(images)}.pt")
+    if not kept.is_file():
+        torch.save(logits(model, images), kept)
+    return torch.load(kept, weights_only=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--limit", type=int, help="use the first N photographs only")
+    parser.add_argument("--limit", type=int, help="use the first N photographs of each set only")
     parser.add_argument("--budget", type=float, nargs="+", default=BUDGETS, help="shares of the MACs")
     parser.add_argument("--method", nargs="+", default=METHODS, help="name:option=value,... as in `foveate methods`")
+    parser.add_argument("--photographs", nargs="+", choices=SETS, default=SETS, help="sets of photographs")
     parser.add_argument("--threads", type=int, default=2, help="threads torch may use")
-    parser.add_argument("--json", type=Path, help="also write the results to this file")
+    parser.add_argument("--partial", type=Path, help="keep every row in this file, and go on from it")
     parser.add_argument("--csv", type=Path, help="also write the figures to this file, as in results/")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    images, labels = photographs(assets() / "imagenet_dev", args.limit)
     model = vit_tiny()
-    start = time.perf_counter()
-    whole = logits(model, images)
-    seconds = time.perf_counter() - start
-    results = [Result("unreduced", 1.0, 1.0, 1.0, 0.0, float((whole.argmax(1) == labels).float().mean()), seconds)]
-    work = [(name, budget) for budget in args.budget for name in args.method]
-    for name, budget in track(work, description="measuring"):
-        results.append(measure(model, name, budget, images, labels, whole))
-    print_results(results, f"ViT-Tiny, {len(images)} photographs, exact last block")
-    if args.json:
-        args.json.write_text(json.dumps([vars(r) for r in results], indent=1) + "\n")
+    results = read_known(args.partial)
+    done = {(r.method, r.photographs, r.budget) for r in results}
+    unreduced = {}
+    for name in args.photographs:
+        images, labels = photographs(assets() / name, args.limit)
+        on = Photographs(name, images, labels, whole_logits(model, images, name, args.partial))
+        unreduced[name] = float((on.whole.argmax(1) == labels).float().mean())
+        work = [(method, budget) for method in args.method for budget in args.budget]
+        for method, budget in track(work, description=name):
+            if (method, name, budget) not in done:
+                results.append(measure(model, method, budget, on))
+                if args.partial:
+                    with args.partial.open("a") as file:
+                        file.write(json.dumps(vars(results[-1])) + "\n")
+    print_results(results, "ViT-Tiny, exact last block")
     if args.csv:
-        write_csv(args.csv, results, len(images))
+        write_csv(args.csv, results, unreduced)
 
 
 if __name__ == "__main__":

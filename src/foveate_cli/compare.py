@@ -16,6 +16,7 @@ examples:
   foveate compare
   foveate compare deit_small_patch16_224 --pretrained --data photos
   foveate compare hf:facebook/deit-tiny-patch16-224 --data imagenet --methods ToMe EViT:fuse=false --budgets 0.7 0.5
+  foveate compare deit_small_patch16_224 --pretrained --data photos --agreement 0.99
   foveate compare runs/finetune/best --data imagenette --checkpoint runs/dynamicvit/best --out report
   foveate compare runs/camvid/best --task segmentation --data camvid
   foveate compare hf:openai/clip-vit-base-patch16 --data photos --prompts classes.txt
@@ -49,6 +50,12 @@ def add_parser(commands: arguments.Commands) -> None:
         default=list(DEFAULT_BUDGETS),
         help=f"shares of the unreduced MACs, 0.5 or 50%%; default: {' '.join(DEFAULT_BUDGETS)}",
     )
+    asked = parser.add_argument_group(
+        "what to recommend (default: the fastest with 99, 98 or 95 % of decisions unchanged)"
+    )
+    asked.add_argument("--agreement", metavar="SHARE", help="the fastest setting that keeps this share: 0.99 or 99%%")
+    asked.add_argument("--latency", metavar="TIME", help="longest time of a batch: 12ms; the most faithful setting")
+    asked.add_argument("--speedup", metavar="FACTOR", help="smallest speed-up: 2; the most faithful setting")
     group.add_argument(
         "--checkpoint",
         metavar="DIR",

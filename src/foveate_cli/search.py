@@ -21,7 +21,8 @@ examples:
   foveate search hf:facebook/dinov2-small --data photos --for 'cosine>=0.98' --for 'speedup>=1.5'
 
 Writes the found reduction, with all that was measured on the way, to --out. Ctrl-C keeps the best so far and exits with
-130. A constraint that nothing meets exits with 2 and names the nearest setting.
+130; with --measurements the same command then goes on. A constraint that nothing meets exits with 2 and names the
+nearest setting.
 
 keys of --json: those of the file: constraints, met, complete, reduction, finalists, seed, seconds, calibration_images,
   levels, sensitivities, measured"""
@@ -49,6 +50,12 @@ def add_parser(commands: arguments.Commands) -> None:
     arguments.add_batch_size(group)
     arguments.add_default(
         group, "--seconds", 10.0, "seconds of timing for each finalist", "S", arguments.positive_float
+    )
+    group.add_argument(
+        "--measurements",
+        metavar="FILE",
+        type=Path,
+        help="keep every measurement in this file and go on from it: resumes a search, and serves other constraints",
     )
     arguments.add_default(parser, "--out", Path("foveate-search.json"), "file of the result", "FILE", Path)
     arguments.add_json(parser)

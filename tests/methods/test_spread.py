@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.costs import count, make_plan
-from foveate.methods import EViT, RandomSelect, ToMe, TokenPooling, TopK, Ward
+from foveate.methods import EViT, RandomSelect, TokenPooling, ToMe, TopK, Ward
 from foveate.methods.base import KEPT_PER_TWELFTH, middle_blocks
 from foveate.methods.dynamic_vit import DynamicViT
 from foveate.schedules import Budget, Keep

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from foveate.report.compare import Comparison, Entry, Recommendation, Refused
 from foveate.report.compare.question import milliseconds
 from foveate.report.compare.recommend import recommend, wilson_lower, with_pareto
+from foveate.tuning.constraints import Constraints
 
 
 def entry(speed=1.0, agreement=100.0, *, method="tome", budget=0.65, top1=None, **changes):
@@ -233,3 +234,47 @@ def test_plot_without_matplotlib_says_what_is_missing(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match="pip install matplotlib"):
         comparison(entry()).plot()
+
+
+# -- what the user asked for replaces the rule
+
+FRONT = (
+    unreduced(),
+    entry(1.1, 99.8, budget=0.8),
+    entry(1.5, 97.0, budget=0.65),
+    entry(2.2, 91.0, budget=0.5),
+    entry(3.0, 93.0, method="RandomSelect", budget=0.4),  # a baseline is never recommended
+)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "chosen"),
+    [
+        ({"agreement": 0.9}, 3),  # the fastest that keeps it
+        ({"agreement": 0.97}, 2),
+        ({"agreement": 0.99}, 1),
+        ({"speedup": 1.4}, 2),  # the most faithful that is fast enough
+        ({"latency": 0.16}, 1),  # a batch of 16 at 100 images per second takes 160 ms unreduced
+        ({"latency": 0.08}, 3),
+        ({"agreement": 0.9, "speedup": 2.0}, 3),
+    ],
+)
+def test_what_was_asked_decides(bounds, chosen):
+    found = recommend(FRONT, 500, asked=Constraints(**bounds), batch_size=16)
+    assert found.entry == chosen
+    assert found.python == FRONT[chosen].python
+
+
+@pytest.mark.parametrize("bounds", [{"agreement": 0.999}, {"speedup": 2.5}, {"agreement": 0.95, "speedup": 2.0}])
+def test_what_nothing_meets_names_the_nearest(bounds):
+    found = recommend(FRONT, 500, asked=Constraints(**bounds), batch_size=16)
+    assert found.entry is None
+    assert found.python == ""
+    assert f"Nothing that was measured meets {Constraints(**bounds)}" in found.sentence
+    assert "The nearest" in found.sentence
+
+
+def test_only_baselines_meet_nothing():
+    found = recommend((FRONT[0], FRONT[-1]), 500, asked=Constraints(agreement=0.5), batch_size=16)
+    assert found.entry is None
+    assert "baseline" in found.sentence

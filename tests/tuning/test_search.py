@@ -71,6 +71,39 @@ def test_an_interrupted_search_keeps_what_it_found(model, photos):
     assert found.best.macs <= 0.705
 
 
+def test_a_stopped_search_goes_on_from_its_measurements(model, photos, tmp_path, monkeypatch):
+    file = tmp_path / "known.json"
+    whole = fv.search(model, photos, macs=0.7, methods=["ToMe"], **FEW)
+
+    def stop(phase, done, total, note=""):
+        if phase.startswith("sensitivity") and done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):  # nothing was found yet, but five measurements are kept
+        fv.search(model, photos, macs=0.7, methods=["ToMe"], measurements=file, progress=stop, **FEW)
+    assert len(json.loads(file.read_text())["measured"]) == 5
+    measured = []
+    judge = Judge.judge
+    monkeypatch.setattr(Judge, "judge", lambda self, *args: measured.append(args) or judge(self, *args))
+    resumed = fv.search(model, photos, macs=0.7, methods=["ToMe"], measurements=file, **FEW)
+    first = len(measured)
+    assert resumed.reduction == whole.reduction
+    assert [f.judged for f in resumed.finalists] == [f.judged for f in whole.finalists]
+    measured.clear()
+    fv.search(model, photos, macs=0.7, methods=["ToMe"], measurements=file, **FEW)
+    assert len(measured) == len(resumed.finalists) < first  # only other images judge again
+
+
+def test_measurements_of_other_images_or_damaged_ones_are_refused(model, photos, tmp_path):
+    file = tmp_path / "known.json"
+    fv.search(model, photos, macs=0.7, methods=["TopK"], measurements=file, **FEW)
+    with pytest.raises(ValueError, match="another model or of other images"):
+        fv.search(model, photos + 1, macs=0.7, methods=["TopK"], measurements=file, **FEW)
+    file.write_text(file.read_text().replace("0.", "1.", 1))
+    with pytest.raises(ValueError, match="another file"):
+        fv.search(model, photos, macs=0.7, methods=["TopK"], measurements=file, **FEW)
+
+
 @pytest.mark.parametrize("bound", [{"speedup": 1.3}, {"latency": 7.5}])
 def test_bounds_on_time_are_met_by_predicted_times_and_then_measured(model, photos, bound, monkeypatch):
     """Times as they would be if the model took ten seconds, all of it in MACs, and measured a little slower."""

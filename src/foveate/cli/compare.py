@@ -19,6 +19,7 @@ from foveate.report.compare.candidates import read_budgets, read_methods
 from foveate.report.compare.figure import DEMONSTRATION, INTERRUPTED
 from foveate.report.compare.saving import PAGE, PARTIAL, as_document
 from foveate.tasks import find_task
+from foveate.tuning.constraints import Constraints, parse_constraint
 from foveate_cli.compare import DEFAULT_LIMIT, DEMONSTRATION_LIMIT
 
 INTERRUPTED_CODE = 130
@@ -29,6 +30,7 @@ def run(args: argparse.Namespace) -> int:
     read_methods(args.methods)  # fail before a model is loaded
     args.budgets = read_budgets(read_shares("--budgets", args.budgets))
     check_request(args)
+    asked(args)
     model = None if args.model is None else lambda: requested_model(args)
     if (args.out / PARTIAL).is_file() and not args.resume:
         warn(f"{args.out / PARTIAL} of an interrupted run will be replaced. Use --resume to continue that run.")
@@ -80,6 +82,7 @@ def options(args: argparse.Namespace) -> dict[str, Any]:
     given = {name: getattr(args, name) for name in (*names, "split", "workers", "max_broken", "resume")}
     given["limit"] = args.limit or (DEMONSTRATION_LIMIT if args.model is None else DEFAULT_LIMIT)
     given["data_options"] = source_options(args)
+    given |= asked(args)
     if args.model is None:
         return given
     task, own = known_task(args), named_task(args)[1]
@@ -90,6 +93,22 @@ def options(args: argparse.Namespace) -> dict[str, Any]:
         find_task(likely)().open_matching(args.data, args.split, class_names(args), **source_options(args))
     given |= {"task": task, "task_options": own}
     return given | {"name": args.model, "trained": not args.untrained, "classes": class_names(args)}
+
+
+def asked(args: argparse.Namespace) -> dict[str, float]:
+    """The bounds of ``--agreement``, ``--latency`` and ``--speedup``.
+
+    Raises:
+        ValueError: if one cannot be read, or they contradict each other.
+    """
+    texts = {"agreement": ">=", "latency": "<=", "speedup": ">="}
+    given: dict[str, float] = {}
+    for name, sign in texts.items():
+        if getattr(args, name) is not None:
+            given |= parse_constraint(f"{name}{sign}{getattr(args, name)}")
+    if given:
+        Constraints(**given)
+    return given
 
 
 def read_prompts(path: Path) -> list[str]:

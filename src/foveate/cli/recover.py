@@ -24,7 +24,9 @@ def run(args: argparse.Namespace) -> int:
     require_trained(loaded, args)
     model = loaded.reduced(reductions[0]) if reductions else loaded.own
     if model is None:
-        raise ValueError(f"{args.model} is not reduced. Give --method and a schedule, such as --method Ward --budget 0.5.")
+        raise ValueError(
+            f"{args.model} is not reduced. Give --method and a schedule, such as --method Ward --budget 0.5."
+        )
     with output.phases() as progress:
         recovered = recover(
             model,

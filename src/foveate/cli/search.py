@@ -45,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
             workers=args.workers,
             seed=args.seed,
             seconds=args.seconds,
+            measurements=args.measurements,
             progress=progress,
         )
     found.save(args.out)

@@ -71,6 +71,10 @@ class Constraints:
         """Whether a bound is on time."""
         return self.expense in ("latency", "speedup")
 
+    def as_dict(self) -> dict[str, float]:
+        """The bounds that are given."""
+        return {name: getattr(self, name) for name in NAMES if getattr(self, name) is not None}
+
     def __str__(self) -> str:
         given = [(name, getattr(self, name)) for name in NAMES if getattr(self, name) is not None]
         return ", ".join(f"{name} {'>=' if name in AT_LEAST else '<='} {value:g}" for name, value in given)

@@ -86,8 +86,7 @@ def read_images(
         raise ValueError(f"Images must be a tensor (N, channels, height, width) or a source, got {tuple(found.shape)}.")
     if len(found) < 2 * FEWEST_IMAGES:
         raise ValueError(
-            f"A search needs at least {2 * FEWEST_IMAGES} images, half to choose a setting and half to judge it; got "
-            f"{len(found)}."
+            f"It takes at least {2 * FEWEST_IMAGES} images, some to choose and others to judge; got {len(found)}."
         )
     return found[:wanted]
 

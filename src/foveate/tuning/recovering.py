@@ -66,7 +66,7 @@ class Recovered:
 
     def __str__(self) -> str:
         gain = f"{100 * self.before.quality:.1f} -> {100 * self.after.quality:.1f} %"
-        what = "of decisions unchanged" if self.after.quality != 1 - self.after.divergence else "cosine"
+        what = "of decisions unchanged" if self.after.of_decisions else "cosine"
         error = f"+- {100 * self.after.standard_error:.1f}"
         return f"{gain} {error} {what} on {self.after.images} images held apart, after {self.steps} steps"
 
@@ -128,7 +128,14 @@ class _Tuning:
     """One tuning: the student, its average, and the best average so far."""
 
     def __init__(
-        self, student: nn.Module, teacher: nn.Module, images: Tensor, judge: Judge, batch_size: int, lr: float, seed: int
+        self,
+        student: nn.Module,
+        teacher: nn.Module,
+        images: Tensor,
+        judge: Judge,
+        batch_size: int,
+        lr: float,
+        seed: int,
     ) -> None:
         self.student, self.teacher, self.images, self.judge = student, teacher, images, judge
         self.batch_size, self.lr = min(batch_size, len(images)), lr
@@ -150,12 +157,14 @@ class _Tuning:
         done, checked, complete = 0, 0, True
         prepared = time.monotonic() - started
         try:
-            while (share := self._share(done, steps, time.monotonic() - started, seconds)) < 1 or done == 0:
+            while done == 0 or (time.monotonic() - started < seconds and (steps is None or done < steps)):
                 if done == 0 and prepared >= seconds:
                     raise ValueError(
                         f"{seconds / 60:g} minutes are too short for one step: reading and judging the images alone "
                         f"took {prepared / 60:.1f}. Give more minutes, or fewer images."
                     )
+                elapsed = (time.monotonic() - started) / seconds
+                share = elapsed if steps is None else done / steps  # a run that ends by its steps is repeatable
                 loss = self._step(share)
                 done += 1
                 self._average(done)
@@ -168,13 +177,8 @@ class _Tuning:
         if done:
             self._check(done)
         self.averaged.load_state_dict(self.best_weights)
-        elapsed = time.monotonic() - started
-        return Recovered(self.averaged, self.before, self.best, self.best_steps, done, elapsed, complete)
-
-    @staticmethod
-    def _share(done: int, steps: int | None, elapsed: float, seconds: float) -> float:
-        """How much of the steps or of the time is used up, whichever is more."""
-        return max(elapsed / seconds, 0.0 if steps is None else done / steps)
+        taken = time.monotonic() - started
+        return Recovered(self.averaged, self.before, self.best, self.best_steps, done, taken, complete)
 
     def _step(self, share: float) -> float:
         rate = min(1.0, share / WARMUP + 0.02) * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))

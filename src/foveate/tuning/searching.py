@@ -34,6 +34,7 @@ from foveate.tuning.constraints import Constraints, UnmetConstraint
 from foveate.tuning.expenses import Expense, Macs, Seconds
 from foveate.tuning.found import Finalist, Found
 from foveate.tuning.judging import Judge, Judged, halves, read_images, task_of
+from foveate.tuning.known import Known, RememberingJudge
 from foveate.tuning.refining import refined
 from foveate.tuning.sensitivity import levels_of, sensitivities
 
@@ -65,6 +66,7 @@ def search(
     workers: int = 0,
     seed: int = 0,
     seconds: float = 10.0,
+    measurements: str | PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Found:
     """Find the reduction of ``model`` that meets a constraint best, without labels. The model does not change.
@@ -89,6 +91,8 @@ def search(
         workers: processes that read images.
         seed: of the images and the changes.
         seconds: time to measure the speed of each finalist.
+        measurements: a file that keeps every measurement. A search that finds it there goes on from it, and one with
+            another constraint on the same images begins with its tables.
         progress: called as the search goes on.
 
     Returns:
@@ -114,11 +118,15 @@ def search(
         raise ValueError("None of the methods can reduce this model; they need a class token.")
     pool = read_images(whole, images, task, calibration + validation, seed, split, workers)
     choosing, judging = halves(pool, calibration)
-    run = _Search(
-        whole, constraints, fitting, Judge(whole, choosing, task), trials, batch_size, seed, progress or silent
-    )
+    known = None if measurements is None else Known(measurements, whole, choosing)
+    judge = RememberingJudge(whole, choosing, task, known)
+    run = _Search(whole, constraints, fitting, judge, trials, batch_size, seed, progress or silent)
     started = time.monotonic()
-    run.run()
+    try:
+        run.run()
+    finally:
+        if known is not None:
+            known.write()
     run.finish(Judge(whole, judging, task), seconds)
     return run.found(time.monotonic() - started)
 

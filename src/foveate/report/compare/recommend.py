@@ -3,6 +3,9 @@
 The rule: of the settings that are at least 1.2 times as fast as the unreduced model, take the fastest that leaves 99 %
 of its decisions unchanged; if there is none, the fastest with 98 %; then with 95 %. If there is still none, take the
 fastest with 99 % that gains at least 3 %. Otherwise nothing is recommended, and the sentence names the closest setting.
+
+If the user asks for an agreement, a latency or a speed-up, that replaces the rule: the fastest setting that keeps the
+agreement, or else the most faithful one that is fast enough.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ from collections.abc import Sequence
 
 from foveate.evaluation import numbers
 from foveate.report.compare.comparison import Entry, Recommendation
-from foveate.report.compare.question import is_baseline
+from foveate.report.compare.question import is_baseline, milliseconds
+from foveate.tuning.constraints import Constraints
 
 TIERS = (99.0, 98.0, 95.0)
 WORTH_A_LOSS = 1.2
@@ -47,19 +51,28 @@ def with_pareto(entries: Sequence[Entry]) -> tuple[Entry, ...]:
     )
 
 
-def recommend(entries: Sequence[Entry], images: int, drift: float = 1.0) -> Recommendation:
+def recommend(
+    entries: Sequence[Entry],
+    images: int,
+    drift: float = 1.0,
+    asked: Constraints | None = None,
+    batch_size: int = 1,
+) -> Recommendation:
     """Recommend a setting by the rule at the top of this file.
 
     Args:
         entries: All settings; the first is the unreduced model.
         images: Number of images that agreement was measured on.
         drift: Best divided by worst speed of the unreduced model, over the timings of the candidates.
+        asked: What the user asked for instead of the rule.
+        batch_size: Images in a batch, for an asked latency.
     """
     if all(entry.speed_up is None for entry in entries[1:]):
         return Recommendation(None, "No speed was measured, so nothing can be recommended.", "")
-    chosen = _choose(entries)
+    chosen = _choose(entries) if asked is None else _choose_for(entries, asked, batch_size)
     if chosen is None:
-        return Recommendation(None, _nothing(entries) + _unsteady(drift, None), "")
+        words = _nothing(entries) if asked is None else _unmet(entries, asked, batch_size)
+        return Recommendation(None, words + _unsteady(drift, None), "")
     entry = entries[chosen]
     sentence = f"{_subject(entry)} {_gain(entry, entries[0])}.{_caution(entry, images)}{_unsteady(drift, entry)}"
     return Recommendation(chosen, sentence, entry.python)
@@ -83,6 +96,42 @@ def _choose(entries: Sequence[Entry]) -> int | None:
         if fitting:
             return max(fitting, key=lambda number: known[number])
     return None
+
+
+def _choose_for(entries: Sequence[Entry], asked: Constraints, batch_size: int) -> int | None:
+    """The fastest that keeps an asked agreement; else the most faithful that is fast enough."""
+    fitting = [n for n in _eligible(entries) if _shortfall(entries[n], asked, batch_size) <= 0]
+    speed = lambda number: entries[number].speed_up or 0.0  # noqa: E731
+    if asked.agreement is not None:
+        return max(fitting, key=speed, default=None)
+    return max(fitting, key=lambda number: (entries[number].agreement, speed(number)), default=None)
+
+
+def _eligible(entries: Sequence[Entry]) -> list[int]:
+    return [n for n, entry in enumerate(entries) if n and entry.speed_up is not None and not is_baseline(entry)]
+
+
+def _shortfall(entry: Entry, asked: Constraints, batch_size: int) -> float:
+    """By what share an entry misses what was asked; 0 or less if it does not."""
+    missed = []
+    if asked.agreement is not None:
+        missed.append(asked.agreement - entry.agreement / 100 - 1e-9)
+    if asked.speedup is not None:
+        missed.append(1 - (entry.speed_up or 0.0) / asked.speedup)
+    if asked.latency is not None:
+        missed.append(milliseconds(entry, batch_size) / (1000 * asked.latency) - 1)
+    return max(missed)
+
+
+def _unmet(entries: Sequence[Entry], asked: Constraints, batch_size: int) -> str:
+    eligible = _eligible(entries)
+    if not eligible:
+        return "Only baselines were measured, and a baseline is never recommended."
+    nearest = entries[min(eligible, key=lambda number: _shortfall(entries[number], asked, batch_size))]
+    return (
+        f"Nothing that was measured meets {asked}. The nearest, {_subject(nearest)}, {_gain(nearest, entries[0])}"
+        f" ({milliseconds(nearest, batch_size):.1f} ms for a batch of {batch_size})."
+    )
 
 
 def _subject(entry: Entry) -> str:

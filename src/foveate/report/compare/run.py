@@ -50,6 +50,7 @@ from foveate.report.compare.saving import Partial
 from foveate.report.compare.settings import DEFAULT_SECONDS, Settings, read_checkpoints
 from foveate.report.compare.timing import Speed, measure_candidate
 from foveate.tasks import find_task, task_of
+from foveate.tuning.constraints import Constraints
 
 UNTRAINED = "The model's weights are random, so its decisions mean nothing: only the speeds do."
 SECONDS_BETWEEN_STORES = 1.0
@@ -78,6 +79,9 @@ def compare(
     task_options: Mapping[str, Any] | None = None,
     name: str | None = None,
     trained: bool = True,
+    agreement: float | None = None,
+    latency: float | None = None,
+    speedup: float | None = None,
     progress: Progress | None = None,
     store: str | PathLike[str] | None = None,
     resume: bool = False,
@@ -108,6 +112,9 @@ def compare(
         task_options: Options of the task, such as ``{"ignore": 11}`` of segmentation.
         name: The model's name in the report.
         trained: Whether the model is trained. If not, only speeds mean something, and nothing is recommended.
+        agreement: Recommend the fastest setting that keeps this share of decisions, instead of by the usual rule.
+        latency: Recommend by the longest time of a batch, in seconds.
+        speedup: Recommend by the smallest speed-up.
         progress: Called during the work.
         store: A folder for intermediate results (partial.json); saving the finished comparison there removes them.
         resume: Resume from the intermediate results in ``store``.
@@ -130,6 +137,8 @@ def compare(
         raise ValueError(f"max_broken must be between 0 and 1, got {shown(max_broken)}. For 5 % write 0.05.")
     if classes is not None and not (isinstance(classes, list | tuple) and all(isinstance(c, str) for c in classes)):
         raise TypeError(f"classes must be names in the order of the model's outputs, got {shown(classes)}.")
+    given_bounds = {"agreement": agreement, "latency": latency, "speedup": speedup}
+    asked = Constraints(**given_bounds) if any(bound is not None for bound in given_bounds.values()) else None
     chosen, shares, folders = read_methods(methods), read_budgets(budgets), read_checkpoints(checkpoints)
     settings = Settings(tuple(chosen), shares, batch_size, checked_device(device), limit, seconds, seed, folders)
     demonstration = model is None
@@ -150,7 +159,7 @@ def compare(
     images = open_images(data, unreduced, settings, judge, reading)
     images.note = " ".join(filter(None, ("" if trained else UNTRAINED, images.note)))
     found = find_candidates(unreduced, settings.methods, settings.budgets, settings.checkpoints, given)
-    job = Job(unreduced, name or name_of(unreduced), found, images, settings, progress, trained)
+    job = Job(unreduced, name or name_of(unreduced), found, images, settings, progress, trained, asked)
     return job.run(demonstration, None if store is None else Path(store), resume)
 
 
@@ -166,8 +175,9 @@ class Job:
         settings: Settings,
         progress: Progress | None,
         trained: bool = True,
+        asked: Constraints | None = None,
     ) -> None:
-        self.trained = trained
+        self.trained, self.asked = trained, asked
         self.unreduced, self.name, self.found, self.images, self.settings = unreduced, name, found, images, settings
         self.progress = progress or silent
         self.fidelity = Fidelity({candidate.key: images.task.metrics() for candidate in found.all})
@@ -283,7 +293,7 @@ class Job:
         return Comparison(
             model=self._model(),
             data=self._data(),
-            options=self.settings.as_dict(),
+            options=self.settings.as_dict() | ({} if self.asked is None else {"asked": self.asked.as_dict()}),
             environment=dataclasses.asdict(self.environment),
             demonstration=demonstration,
             complete=complete,
@@ -297,7 +307,8 @@ class Job:
     def _recommendation(self, entries: tuple[Entry, ...]) -> Recommendation:
         if not self.trained:
             return Recommendation(None, UNTRAINED, "")
-        return recommend(entries, self.fidelity.images, self._drift())
+        batch_size = self.settings.batch_size
+        return recommend(entries, self.fidelity.images, self._drift(), self.asked, batch_size)
 
     def _entry(self, candidate: Candidate) -> Entry:
         figures, costs = self._figures(candidate), cost(candidate.model)

@@ -133,10 +133,34 @@
       parts.push(draw("text", { x: x(v), y: box.bottom + 20, "text-anchor": "middle" }, AXES[state.x].tick(v)));
     }
     parts.push(draw("line", { class: "grid", x1: box.left, x2: box.right, y1: box.bottom, y2: box.bottom }));
+    parts.push(...drawAsked(box, xs, ys, x, y));
     const end = { class: "x-name", x: box.right, y: box.bottom + 42, "text-anchor": "end" };
     parts.push(draw("text", end, AXES[state.x].name));
     parts.push(draw("text", { class: "y-name", x: 0, y: 12 }, AXES[state.y].name));
     layers.axes.replaceChildren(...parts);
+  }
+
+  /** What the user asked for, as dashed lines where it lies inside the chart. */
+  function drawAsked(box, xs, ys, x, y) {
+    const asked = data.comparison.options.asked || {};
+    const rate = entries[0].images_per_second;
+    const least = { agreement: 100 * asked.agreement };
+    if (asked.latency) least.images_per_second = data.comparison.options.batch_size / asked.latency;
+    if (asked.speedup) least.images_per_second = asked.speedup * rate;
+    const [up, right] = [least[state.y], least[state.x]];
+    const inside = (value, [low, high]) => value >= low && value <= high;
+    const parts = [];
+    if (inside(up, ys)) {
+      parts.push(draw("line", { class: "asked", x1: box.left, x2: box.right, y1: y(up), y2: y(up) }));
+      parts.push(draw("text", { class: "asked", x: box.left + 4, y: y(up) - 5 }, `asked: at least ${percent(up)}`));
+    }
+    if (inside(right, xs)) {
+      parts.push(draw("line", { class: "asked", x1: x(right), x2: x(right), y1: box.top, y2: box.bottom }));
+      const [end, shift] = x(right) > (box.left + box.right) / 2 ? ["end", -5] : ["start", 5];
+      const place = { class: "asked", x: x(right) + shift, y: box.bottom - 6, "text-anchor": end };
+      parts.push(draw("text", place, `asked: at least ${plain(right)} img/s`));
+    }
+    return parts;
   }
 
   function drawLines(place, visible) {
