@@ -52,6 +52,7 @@ def test_what_is_refused_by_its_class_is_refused_when_it_is_built(module):
 def test_a_pattern_chooses_names():
     assert [state.name for state in survey("deepseek")] == timm.list_models("*deepseek*")
     assert survey("no such name") == []
+    assert [state.name for state in survey("YOLOS")] == [state.name for state in survey("*yolos*")] != []
     assert {state.state for state in survey("vit_d*ee_patch16_reg1_gap_256")} == {"refused"}
 
 

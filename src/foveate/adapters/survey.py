@@ -44,7 +44,7 @@ def survey(pattern: str | None = None) -> list[ModelState]:
     """The state of every ViT-like name of timm and of the classes of other libraries, by name.
 
     Args:
-        pattern: only names that contain it, or match it if it has ``*``; None for all.
+        pattern: only names that contain it, or match it if it has ``*``, in capitals or not; None for all.
     """
     return [*_timm_states(pattern), *_class_states(pattern)]
 
@@ -126,7 +126,10 @@ def _class_states(pattern: str | None) -> Iterator[ModelState]:
 
 
 def _fits(name: str, pattern: str | None) -> bool:
-    return pattern is None or (fnmatch(name, pattern) if "*" in pattern else pattern in name)
+    if pattern is None:
+        return True
+    name, pattern = name.lower(), pattern.lower()  # timm writes small letters, transformers does not
+    return fnmatch(name, pattern) if "*" in pattern else pattern in name
 
 
 def _short(message: str) -> str:
