@@ -15,7 +15,14 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = sorted((ROOT / "results").glob("*.csv"))
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "results").glob("*.md")])
-SHARED = ("imagenette", "photographs", "recording", "segmentation", "dense_runs")  # imported by benchmarks, not run
+SHARED = (
+    "imagenette",
+    "photographs",
+    "recording",
+    "segmentation",
+    "dense_runs",
+    "small_pictures",
+)  # imported by benchmarks, not run
 BENCHMARKS = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if path.stem not in SHARED)
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from foveate.adapters.reduced import Reducer, check_whole
 from foveate.adapters.stream import BlockOutput, Encoded, Step, Stream
 from foveate.core.graphs import in_graph
 from foveate.costs import Plan, at_grid, count, level_plans, unreduced
@@ -22,9 +23,9 @@ from foveate.schedules import Adaptive
 
 if TYPE_CHECKING:
     from foveate.adapters.engine import Runner
-    from foveate.adapters.reduced import Reducer
 
 Model = TypeVar("Model", bound=nn.Module)
+SHARDED = "An Adaptive schedule runs blocks in halves and in groups; use a fixed one, such as fv.Budget(0.5)"
 
 
 def adaptive_schedule(reducer: Reducer | None) -> Adaptive | None:
@@ -59,6 +60,7 @@ def encode_adaptive(runner: Runner, reducer: Reducer, stream: Stream, record: bo
     assert schedule is not None
     if in_graph():
         raise ValueError(no_graph(schedule))
+    check_whole(runner.pieces[first_block(plans_of_levels(reducer, runner.grid))].block, SHARDED)
     if schedule.threshold is None:
         raise ValueError(f"{schedule!r} has no threshold yet. Fit it on some images: fv.fit_adaptive_(model, images).")
     if record and embedded.shape[0] > 1:

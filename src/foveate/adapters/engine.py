@@ -2,7 +2,8 @@
 
 Blocks pass a value (``Stream``) to each other and keep no state on the model, so threads, activation checkpointing,
 ``torch.compile``, export, pickling and deepcopy work without special care. A block that reduces nothing is called
-unchanged. An empty schedule therefore changes nothing, bit for bit, unless queries and keys are normalized.
+unchanged; one that reduces runs its pieces inside its own ``forward``, so that hooks on it fire. An empty schedule
+therefore changes nothing, bit for bit, unless queries and keys are normalized.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from foveate.adapters.adaptive import adaptive_schedule, encode_adaptive
 from foveate.adapters.blocks import BlockPieces, Heads
+from foveate.adapters.inside import run_inside
 from foveate.adapters.positions import Positions
 from foveate.adapters.reduced import Reducer
 from foveate.adapters.stream import BlockOutput, Encoded, Step, Stream, spread
@@ -189,36 +191,52 @@ class Runner:
             stream = stream._replace(keep=keep, size=size)
         if stream.keep is None:
             return BlockOutput(self.plain_block(stream, index))
-        normed, rows = pieces.normed(stream.tokens), _rows(stream, index)
-        counts = pad(stream.keep, (self.prefix, 0), value=1.0)
-        heads, bias = pieces.placed(pieces.project(normed), rows, rows)
-        attended = attend_masked(*heads, counts, bias=bias, scale=pieces.scale, dropout=pieces.attention_dropout)
-        tokens = pieces.mlp(stream.tokens + pieces.after_attention(attended, normed))
-        if self.spreads:  # a dropped token keeps its features, as in inference
-            tokens = stream.tokens + counts.unsqueeze(-1).to(tokens.dtype) * (tokens - stream.tokens)
-        return BlockOutput(stream._replace(tokens=tokens))
+        counts, rows = pad(stream.keep, (self.prefix, 0), value=1.0), _rows(stream, index)
+
+        def work(x: Tensor) -> tuple[Tensor, None]:
+            normed = pieces.normed(x)
+            heads, bias = pieces.placed(pieces.project(normed), rows, rows)
+            attended = attend_masked(*heads, counts, bias=bias, scale=pieces.scale, dropout=pieces.attention_dropout)
+            tokens = pieces.mlp(x + pieces.after_attention(attended, normed))
+            if self.spreads:  # a dropped token keeps its features, as in inference
+                tokens = x + counts.unsqueeze(-1).to(tokens.dtype) * (tokens - x)
+            return tokens, None
+
+        return BlockOutput(stream._replace(tokens=run_inside(pieces.block, stream.tokens, work)[0]))
 
     def plain_block(self, stream: Stream, index: int) -> Stream:
         """A block that reduces nothing."""
         pieces = self.pieces[index]
         if stream.bias is None:
             return stream._replace(tokens=pieces.whole(stream.tokens, _rows(stream, index)))
-        normed = pieces.normed(stream.tokens)
-        x = _attend_to(pieces, index, stream._replace(tokens=normed), stream.tokens, normed)
-        return stream._replace(tokens=pieces.mlp(x))
+
+        def work(x: Tensor) -> tuple[Tensor, None]:
+            normed = pieces.normed(x)
+            return pieces.mlp(_attend_to(pieces, index, stream._replace(tokens=normed), x, normed)), None
+
+        return stream._replace(tokens=run_inside(pieces.block, stream.tokens, work)[0])
 
     def _block_with_shift(self, pieces: BlockPieces, stream: Stream, index: int) -> tuple[Stream, dict[str, Tensor]]:
         """A block, and how far its MLP moved each patch token, or all of it where both halves run side by side."""
-        normed = pieces.normed(stream.tokens)
-        between = _attend_to(pieces, index, stream._replace(tokens=normed), stream.tokens, normed)
-        after = pieces.mlp(between)
-        start = between if pieces.shape().mlp_macs else stream.tokens
-        return stream._replace(tokens=after), {"mlp_shift": row_norms((after - start)[:, self.prefix :])}
+
+        def work(x: Tensor) -> tuple[Tensor, Tensor]:
+            normed = pieces.normed(x)
+            between = _attend_to(pieces, index, stream._replace(tokens=normed), x, normed)
+            after = pieces.mlp(between)
+            start = between if pieces.shape().mlp_macs else x
+            return after, row_norms((after - start)[:, self.prefix :])
+
+        tokens, shift = run_inside(pieces.block, stream.tokens, work)
+        return stream._replace(tokens=tokens), {"mlp_shift": shift}
 
     def _reduce_after_attention(self, pieces: BlockPieces, stream: Stream, index: int) -> BlockOutput:
-        # keep no reference to queries, keys or scores, so that the MLP, which needs the most memory, can reuse theirs
-        stream, step = self._reduce(*self.attention_half(stream, index), index)
-        return BlockOutput(stream._replace(tokens=pieces.mlp(stream.tokens)), step)
+        def work(x: Tensor) -> tuple[Tensor, tuple[Stream, Step | None]]:
+            # keep no reference to queries, keys or scores, so that the MLP, which needs the most memory, reuses theirs
+            after, step = self._reduce(*self.attention_half(stream._replace(tokens=x), index), index)
+            return pieces.mlp(after.tokens), (after._replace(tokens=x), step)
+
+        tokens, (after, step) = run_inside(pieces.block, stream.tokens, work)
+        return BlockOutput(after._replace(tokens=tokens), step)
 
     def rest_of_block(self, index: int, half: Stream, scores: dict[str, Tensor]) -> BlockOutput:
         """Reduce the stream after attention and run the MLP."""
@@ -236,31 +254,42 @@ class Runner:
         return stream._replace(tokens=x), scores
 
     def _reduce_keys_values(self, pieces: BlockPieces, stream: Stream, index: int) -> BlockOutput:
-        normed = pieces.normed(stream.tokens)
-        sources, step = self._reduce(Stream(normed, positions=stream.positions), {}, index)
-        x = _attend_to(pieces, index, sources, stream.tokens, normed, stream.positions)
-        return BlockOutput(stream._replace(tokens=pieces.mlp(x)), None, step)
+        def work(x: Tensor) -> tuple[Tensor, Step | None]:
+            normed = pieces.normed(x)
+            sources, step = self._reduce(Stream(normed, positions=stream.positions), {}, index)
+            return pieces.mlp(_attend_to(pieces, index, sources, x, normed, stream.positions)), step
+
+        tokens, step = run_inside(pieces.block, stream.tokens, work)
+        return BlockOutput(stream._replace(tokens=tokens), None, step)
 
     def _last_block_for_patches(self, stream: Stream, index: int, steps: Sequence[Step]) -> Stream:
         """Run the last block with all patches as queries; keys and values are the tokens that are left."""
         pieces, full = self.pieces[index], self._unmerged(stream, steps)
-        sources = stream._replace(tokens=pieces.normed(stream.tokens))
-        x = _attend_to(pieces, index, sources, full.tokens, pieces.normed(full.tokens), full.positions)
-        return full._replace(tokens=pieces.mlp(x))
+
+        def work(x: Tensor) -> tuple[Tensor, None]:
+            sources = stream._replace(tokens=pieces.normed(x))
+            after = _attend_to(pieces, index, sources, full.tokens, pieces.normed(full.tokens), full.positions)
+            return pieces.mlp(after), None
+
+        return full._replace(tokens=run_inside(pieces.block, stream.tokens, work)[0])
 
     def _last_block_for_prefix(self, pieces: BlockPieces, stream: Stream, index: int) -> BlockOutput:
         """Run the last block for prefix tokens only; patch tokens serve as keys and values and end here."""
-        step = key_step = None
-        acts = self.plan.acts_in(index)
+        step, acts = None, self.plan.acts_in(index)
         if acts and self.method.site is Site.PRE_BLOCK:
             stream, step = self._reduce(stream, {}, index)
-        normed = pieces.normed(stream.tokens)
-        sources = stream._replace(tokens=normed)
-        if acts and self.method.site is Site.KV:
-            sources, key_step = self._reduce(Stream(normed, positions=stream.positions), {}, index)
-        own = None if stream.positions is None else stream.positions.of_no_patch(normed.device)
-        x = _attend_to(pieces, index, sources, stream.tokens[:, : self.prefix], normed[:, : self.prefix], own)
-        return BlockOutput(Stream(pieces.mlp(x)), step, key_step)
+
+        def work(x: Tensor) -> tuple[Tensor, Step | None]:
+            normed, key_step = pieces.normed(x), None
+            sources = stream._replace(tokens=normed)
+            if acts and self.method.site is Site.KV:
+                sources, key_step = self._reduce(Stream(normed, positions=stream.positions), {}, index)
+            own = None if stream.positions is None else stream.positions.of_no_patch(normed.device)
+            after = _attend_to(pieces, index, sources, x[:, : self.prefix], normed[:, : self.prefix], own)
+            return pieces.mlp(after), key_step
+
+        tokens, key_step = run_inside(pieces.block, stream.tokens, work)
+        return BlockOutput(Stream(tokens), step, key_step)
 
     def _attend_with_scores(
         self, pieces: BlockPieces, plain: Heads, stream: Stream, index: int

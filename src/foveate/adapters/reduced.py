@@ -1,18 +1,21 @@
 """A reduced model: one child module that holds the reduction, and a class of its own.
 
 ``attach_`` changes the class of the model object to a subclass made of its family's mixin and the model's class, and
-adds one child module, ``foveate``. Blocks, parameters and state-dict keys are unchanged. ``detach_`` undoes both.
+adds one child module, ``foveate``. Parameters and state-dict keys are unchanged; blocks can run pieces inside their
+``forward`` (`inside.py`). ``detach_`` undoes all.
 """
 
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import nn
 
+from foveate.adapters.inside import dismiss_
 from foveate.adapters.unit_qk import UnitScales
 from foveate.costs import ModelShape, Plan, at_grid, step_shape
 from foveate.methods.base import Method
@@ -174,7 +177,17 @@ def copy_root(model: Any, path: str = "") -> Any:
     return root
 
 
-def detach_(part: Any) -> None:
-    """Undo ``attach_``."""
+def detach_(part: Any, shared: bool = False) -> None:
+    """Undo ``attach_``; blocks that are ``shared`` with another reduced model stay as they are."""
+    check_whole(part, "Restore it before fully_shard")
+    if not shared:
+        dismiss_(part._family.blocks)
     delattr(part, CHILD)
     part.__class__ = part._foveate_base
+
+
+def check_whole(model: nn.Module, way_out: str) -> None:
+    """Raise a ValueError for a model whose parameters are sharded: its class and its modules must not change then."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # slow to import, and who shards a model has done it
+    if fsdp is not None and any(isinstance(module, fsdp.FSDPModule) for module in model.modules()):
+        raise ValueError(f"This {type(model).__name__} is sharded by FSDP. {way_out}.")

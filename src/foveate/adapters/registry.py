@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 from torch import nn
 
 from foveate.adapters.family import Family, UnsupportedModel
-from foveate.adapters.reduced import CHILD, Reduced, Reducer, copy_root, detach_, reduced_class
+from foveate.adapters.inside import admit_
+from foveate.adapters.reduced import CHILD, Reduced, Reducer, check_whole, copy_root, detach_, reduced_class
 from foveate.methods.learned import MaskTrainedMethod
 from foveate.methods.validation import shown, shown_error
 from foveate.reductions import Reduction
@@ -107,6 +108,7 @@ def attach_(model: Any, reduction: Reduction) -> Any:
             "Call restore_(model) first."
         )
     family.require_reducible()
+    check_whole(model, "Reduce it before fully_shard")
     if hasattr(model, CHILD):
         raise ValueError(
             f"The model already has an attribute {CHILD!r}, which foveate needs for its own module. Rename it."
@@ -127,6 +129,7 @@ def attach_(model: Any, reduction: Reduction) -> Any:
     reference = next(model.parameters())
     model.add_module(CHILD, reducer.to(reference.device, reference.dtype).train(model.training))
     model.__class__ = reduced_class(type(family), type(model))
+    admit_(family.blocks)
     return model
 
 
@@ -155,7 +158,7 @@ def copy_unreduced(model: Any) -> Any:
     """A second, unreduced model over the modules of ``model``."""
     copied = copy_reducible(model)
     if (part := reduced_part(copied)) is not None:
-        detach_(part)
+        detach_(part, shared=True)
     return copied
 
 

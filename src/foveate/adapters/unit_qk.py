@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from foveate.adapters.blocks import BlockPieces, Heads
+from foveate.adapters.inside import run_inside
 from foveate.costs import BlockShape, ModelShape
 from foveate.reductions import UnitQK
 
@@ -43,7 +44,7 @@ class UnitPieces(BlockPieces):
         self.alpha = alpha
 
     def whole(self, x: Tensor, rows: Any = None) -> Tensor:
-        return self.whole_in_pieces(x, rows)
+        return run_inside(self.block, x, lambda tokens: (self.whole_in_pieces(tokens, rows), None))[0]
 
     def entered(self, x: Tensor, rows: Any) -> Tensor:
         return self.pieces.entered(x, rows)

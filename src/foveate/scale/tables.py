@@ -25,9 +25,10 @@ class Written(NamedTuple):
 
 
 def arrow() -> Any:
-    """The package pyarrow, with its Parquet part."""
+    """The package pyarrow, with the parts that are used here."""
     try:
-        importlib.import_module("pyarrow.parquet")
+        for part in ("compute", "parquet"):
+            importlib.import_module(f"pyarrow.{part}")
         return importlib.import_module("pyarrow")
     except ImportError as error:
         raise ValueError("Predictions are written by the package 'pyarrow': pip install foveate[scale]") from error
