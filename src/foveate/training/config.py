@@ -245,6 +245,8 @@ class RunSection:
     """Epochs between evaluations; the last epoch is always evaluated."""
     steps: int = 0
     """Stop after this many steps in total; 0 runs all epochs."""
+    shard: Literal["", "fsdp"] = ""
+    """``fsdp`` divides parameters, gradients and optimizer state among processes; empty keeps a copy in each."""
 
 
 @dataclass(frozen=True)

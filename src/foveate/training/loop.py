@@ -50,6 +50,7 @@ from foveate.training.checkpoint import (
 )
 from foveate.training.config import TrainConfig
 from foveate.training.freezing import train_mode_
+from foveate.training.layout import find_layout
 from foveate.training.learning_rate import build_lr_scheduler, cycle_steps, last_step, run_epochs
 from foveate.training.local_checks import check_local
 from foveate.training.objectives import Moment, Objective
@@ -78,6 +79,7 @@ class Run:
         check_local(config)
         self.config, self.directory = config, directory
         self.accelerator = build_accelerator(config.optimizer.precision)
+        self.layout = find_layout(config, self.accelerator)
         self.rank, self.world = self.accelerator.process_index, self.accelerator.num_processes
         self.log = RunLog(progress, curves, self.accelerator.is_main_process)
         seed_everything(config.run.seed)  # every process builds the same model
@@ -97,13 +99,13 @@ class Run:
         self.held_out = names_of(val_data) if config.data.val_share else []
         self.classes = list(train_data.classes or ()) if self.task.num_classes is not None else []
         self.identity = self._identify()
+        self.layout.place_(self.objective)
         self.optimizer = build_optimizer(config.optimizer, self.objective, config.data.batch_size)
         self.steps = last_step(config, len(self.train_loader))
         self.lr_scheduler = build_lr_scheduler(config.schedule, self.optimizer, len(self.train_loader))
-        self.objective.to(self.accelerator.device)
         ema = config.optimizer.ema
         self.ema = ModelEmaV3(model, decay=ema) if ema else None
-        self.prepared, self.prepared_optimizer = self.accelerator.prepare(self.objective, self.optimizer)
+        self.prepared, self.prepared_optimizer = self.layout.prepare(self.objective, self.optimizer)
         self.state = State()
         self._losses: dict[str, Tensor] = {}
         if self._warms_up():
@@ -161,10 +163,10 @@ class Run:
             while self.state.epoch < epochs and not self._enough():
                 for batch in self._batches():
                     self._step(batch)
-                    if self._any(stop.requested):
+                    if self.layout.any(stop.requested):
                         self.save()
                         return self._outcome(finished=False)
-                    if self.state.batch < len(self.train_loader) and self._any(self._due(last_saved)):
+                    if self.state.batch < len(self.train_loader) and self.layout.any(self._due(last_saved)):
                         self.save()
                         last_saved = time.monotonic()
                     if self._enough():
@@ -180,12 +182,6 @@ class Run:
     def _due(self, last_saved: float) -> bool:
         steps, seconds = self.config.run.checkpoint_steps, 60 * self.config.run.checkpoint_minutes
         return (steps > 0 and self.state.step % steps == 0) or time.monotonic() - last_saved > seconds
-
-    def _any(self, here: bool) -> bool:
-        """Return whether ``here`` is true in any process: clocks and signals differ, but all must do the same."""
-        if self.world == 1:
-            return here
-        return bool(self.accelerator.reduce(torch.tensor(float(here), device=self.accelerator.device), "sum").item())
 
     def _batches(self) -> Iterator[Batch]:
         train_mode_(self.prepared)
@@ -307,14 +303,15 @@ class Run:
         model.eval()
         data = self.val_loader.data
         total = -(-len(data) // self.world) if isinstance(data, ImageData) else None
-        found = evaluate(
-            {"model": model},
-            self.val_loader.epoch(0),
-            self.objective,
-            self.accelerator.device,
-            autocast=self.accelerator.autocast,
-            after_batch=lambda so_far: self.log.evaluated(so_far.images, total),
-        )
+        with self.layout.evaluating(self.objective, self.val_loader.epoch(0)) as batches:
+            found = evaluate(
+                {"model": model},
+                batches,
+                self.objective,
+                self.accelerator.device,
+                autocast=self.accelerator.autocast,
+                after_batch=lambda so_far: self.log.evaluated(so_far.images, total),
+            )
         metrics = over_processes(found.metrics["model"])
         if not metrics.images:
             raise ValueError("The validation data have no readable images.")
@@ -333,8 +330,9 @@ class Run:
     # -- files
 
     def _write_model(self, name: str) -> None:
+        model = self.layout.savable(self.objective.model if self.ema is None else self.ema.module)
         if self.accelerator.is_main_process:
-            fv.save(self.objective.model if self.ema is None else self.ema.module, self.directory / name)
+            fv.save(model, self.directory / name)
             if self.classes:
                 write_text(self.directory / name / CLASSES_FILE, json.dumps(self.classes, indent=0))
             write_task(self.directory / name, self.config.data.task, self.config.data.options)
@@ -343,10 +341,11 @@ class Run:
         """Write a checkpoint and the log, in the main process; raise ``Diverged`` if loss or weights are not finite."""
         self.state.sums = self._summed()
         self._check_finite(sum(self.state.sums.values()))
-        if not all(bool(p.isfinite().all()) for p in self.objective.parameters()):
+        if self.layout.any(not self.layout.finite(self.objective)):
             raise self._diverged("Weights became NaN or infinite")
+        checkpoint = self._checkpoint()  # in every process, which may each hold a part
         if self.accelerator.is_main_process:
-            write_checkpoint(self.directory, self._checkpoint())
+            write_checkpoint(self.directory, checkpoint)
             self._write_log()
         self.accelerator.wait_for_everyone()
 
@@ -359,6 +358,7 @@ class Run:
         values = {"state": vars(self.state), "optimizer": groups, "scaler": scaler.state_dict() if scaler else None}
         values |= {"config": self.config.as_dict(), "identity": self.identity}
         kept = {"objective": self.objective.state_dict(), "optimizer": tensors}
+        kept = {group: self.layout.whole(some) for group, some in kept.items()}
         if self.ema is not None:
             kept["ema"] = self.ema.module.state_dict()
         return Checkpoint(kept, values)
@@ -373,6 +373,7 @@ class Run:
         check_same_run(found.values.get("config"), self.config)
         check_same_things(found.values.get("identity"), self.identity)
         with whole(path):
+            found = self.layout.as_here(found, self.objective, self.optimizer)
             parts = {"model": self.objective, "moving average": self.ema and self.ema.module}
             restore_(parts, self.optimizer, self.accelerator.scaler, found)
             self.state = read_state(found.values["state"], len(self.train_loader))

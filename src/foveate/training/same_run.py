@@ -8,7 +8,7 @@ from foveate.training.config import TrainConfig
 
 MISSING = object()
 FREE_TO_CHANGE = {
-    *("run.checkpoint_minutes", "run.checkpoint_steps", "run.steps"),
+    *("run.checkpoint_minutes", "run.checkpoint_steps", "run.steps", "run.shard"),
     *("data.workers", "data.max_broken", "data.source"),
 }
 """Values that may differ between a run and its resumption: they do not change the result."""
