@@ -179,8 +179,8 @@ BREAKS: list[Break] = [
     broken(
         "the shift of a whole block instead of its MLP",
         "adapters/engine.py",
-        "start = between if pieces.shape().mlp_macs else stream.tokens",
-        "start = stream.tokens",
+        "start = between if pieces.shape().mlp_macs else x",
+        "start = x",
         "methods/test_representation_shift.py::test_kept_tokens_are_those_that_move_most",
     ),
     broken(

@@ -114,7 +114,7 @@ BREAKS: list[Break] = [
     broken(
         "a checkpoint with weights that are not finite",
         "training/loop.py",
-        "        if not all(bool(p.isfinite().all()) for p in self.objective.parameters()):",
+        "        if self.layout.any(not self.layout.finite(self.objective)):",
         "        if False:",
         "training/test_run_parts.py::test_half_precision_does_not_excuse_weights_that_are_none",
         LOOP + "no_checkpoint_is_written_over_a_good_one_once_the_loss_is_no_number",
