@@ -233,6 +233,20 @@ def check_writable(folder: Path) -> None:
                 place.rmdir()
 
 
+@contextlib.contextmanager
+def created_folder(folder: Path) -> Iterator[None]:
+    """Create ``folder`` for what is written inside; after an error the new folders are removed, if they are empty."""
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            for place in missing:
+                place.rmdir()
+        raise
+
+
 class FolderInUse(ValueError):
     """Another process works in this folder."""
 

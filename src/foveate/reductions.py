@@ -64,8 +64,8 @@ class Reduction:
     """First and last block of the range in which tokens are reduced; after it every patch has its own token again."""
     positions: Positions | None = None
     """Position of a merged token, in models whose blocks read positions: that of its heaviest patch
-    (``"representative"``), or the mean of its patches (``"mean"``). None: the mean where blocks can read any place, as
-    rotary ones do, and else the representative."""
+    (``"representative"``), or the mean of its patches (``"mean"``). None: the mean if positions are rotary, which
+    exist between patches too; otherwise the representative."""
 
     def __post_init__(self) -> None:
         method, schedule = self.method, self.schedule

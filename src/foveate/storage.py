@@ -20,6 +20,7 @@ from foveate.files import (
     LOCK,
     TEMPORARY,
     check_file,
+    created_folder,
     read_json,
     remove_left_over,
     sealed,
@@ -73,8 +74,7 @@ def save(model: nn.Module, directory: str | os.PathLike[str]) -> Path:
         "reduction": family.reduction.to_dict(),
     }
     tensors = _plain_tensors(model)
-    folder.mkdir(parents=True, exist_ok=True)
-    with waiting_lock(folder):
+    with created_folder(folder), waiting_lock(folder):
         weights = folder / f"model-{secrets.token_hex(4)}.safetensors"
         try:
             manifest |= {"weights": weights.name, "weights_checksum": write_tensors(weights, tensors)}

@@ -49,7 +49,7 @@ def report(tmp_path_factory):
     """Addresses of the report with labels and without."""
     folder, maps = tmp_path_factory.mktemp("report"), gallery()
     (folder / "index.html").write_text(render(comparison(), maps), encoding="utf-8")
-    (folder / "unlabelled.html").write_text(render(comparison(labelled=False)), encoding="utf-8")
+    (folder / "unlabeled.html").write_text(render(comparison(labeled=False)), encoding="utf-8")
     return folder
 
 

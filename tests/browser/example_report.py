@@ -32,9 +32,9 @@ FIGURES: list[tuple[str, str, float | None, float, float, float | None, bool]] =
 ]
 
 
-def entry(row: tuple[str, str, float | None, float, float, float | None, bool], labelled: bool) -> Entry:
+def entry(row: tuple[str, str, float | None, float, float, float | None, bool], labeled: bool) -> Entry:
     label, kind, budget, ratio, agreement, rate, pareto = row
-    accuracy = 0.82 * agreement if labelled else None
+    accuracy = 0.82 * agreement if labeled else None
     return Entry(
         method=label.lower(),
         label=label,
@@ -61,7 +61,7 @@ def entry(row: tuple[str, str, float | None, float, float, float | None, bool], 
     )
 
 
-def comparison(labelled: bool = True, **changes: Any) -> Comparison:
+def comparison(labeled: bool = True, **changes: Any) -> Comparison:
     """Eleven settings of which the fourth is recommended."""
     whole = Comparison(
         model={
@@ -74,12 +74,12 @@ def comparison(labelled: bool = True, **changes: Any) -> Comparison:
             "prefix": 1,
             "num_classes": 7,
         },
-        data={"source": "some/folder", "split": "val", "images": 200, "labelled": labelled, "note": "", "broken": 0},
+        data={"source": "some/folder", "split": "val", "images": 200, "labeled": labeled, "note": "", "broken": 0},
         options={"budgets": [0.8, 0.65, 0.5], "batch_size": 16, "device": "cpu", "limit": None, "seed": 0},
         environment={"cpu": "A processor", "cores": 2, "threads": 1, "torch": "2.0", "device": "cpu"},
         demonstration=False,
         complete=True,
-        entries=tuple(entry(row, labelled) for row in FIGURES),
+        entries=tuple(entry(row, labeled) for row in FIGURES),
         refused=(Refused("hvt-pool", "HVT", 0.8, "reaches 0.51 of the MACs only."),),
         recommendation=Recommendation(3, "ToMe at 0.65 is 1.4x as fast, with 99.0 % of decisions unchanged.", PYTHON),
     )

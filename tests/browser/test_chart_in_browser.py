@@ -71,7 +71,7 @@ def test_a_close_view_leaves_out_what_is_far_below(page):
 
 
 def test_without_labels_there_is_no_accuracy_to_switch_to(browser, report):
-    with opened(browser, report / "unlabelled.html") as page:
+    with opened(browser, report / "unlabeled.html") as page:
         assert page.get_by_role("radio", name="accuracy").count() == 0
         assert page.get_by_role("radio", name="agreement").is_checked()
         assert page.get_by_role("radio", name="MACs").count() == 1

@@ -82,7 +82,7 @@ def test_a_run_prints_a_table_a_decision_and_where_the_report_is(capsys, tmp_pat
     assert stored.recommendation.sentence in printed
     assert (out / "index.html").read_text() == f"<p>{stored.recommendation.sentence}</p>"
     assert stored.model["name"] == saved
-    assert stored.data["labelled"]
+    assert stored.data["labeled"]
     with (out / "results.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [float(row["agreement"]) for row in rows] == [e.agreement for e in stored.entries]
@@ -286,7 +286,7 @@ def test_without_a_model_the_demonstration_runs_and_says_so(capsys, tmp_path, mo
     stored = load_results(tmp_path)
     assert stored.demonstration
     assert stored.data == {
-        "source": "scenes:", "split": "val", "images": 12, "labelled": True, "note": "", "broken": 0
+        "source": "scenes:", "split": "val", "images": 12, "labeled": True, "note": "", "broken": 0
     }  # fmt: skip
     assert all(0 < entry.on_object < 100 for entry in stored.entries)
 

@@ -84,6 +84,7 @@ REFUSED |= {
         "--batch-size 7": "Mixup needs an even number",
         "--set optimizer.accumulate=3": "is not divisible by 3",
         "--set optimizer.name=adamv": "Did you mean adam",
+        "--set augmentation.repeats=1000000000": "FOVEATE_REPEATS",
         "--set optimizer.precision=fp16": "does not work on a CPU",
         "--set schedule.warmup_epochs=4000": "below the",
         "--set reduction.method=nothing": "There is no method 'nothing'",

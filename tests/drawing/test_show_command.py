@@ -1,11 +1,13 @@
 """``foveate show``: refused before the work where it can be, and a file is written whole or not at all."""
 
 import pytest
+import timm
 import torch
 from PIL import Image
 
 import foveate as fv
 from foveate.cli import show
+from foveate.drawing.features import feature_maps
 from foveate.drawing.inputs import evaluating
 from foveate_cli.main import main
 from zoo import make
@@ -111,3 +113,23 @@ def test_modes_come_back_after_a_failure():
     with pytest.raises(KeyError):
         drawing()
     assert [module.training for module in model.modules()] == [True, True, False]
+
+
+@pytest.mark.parametrize("picture", ["features", "tokens"])
+def test_a_model_with_nan_weights_is_not_drawn(picture, capsys, tmp_path):
+    small = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
+    model = timm.create_model("vit_tiny_patch16_224", **small)
+    model.blocks[1].mlp.fc1.weight.data.fill_(float("nan"))
+    fv.save(model, tmp_path / "nan")
+    Image.new("RGB", (32, 32)).save(tmp_path / "photo.png")
+    command = ["show", picture, str(tmp_path / "nan"), str(tmp_path / "photo.png"), "--out", str(tmp_path / "x.png")]
+    assert main([*command, "--method", "topk", "--keep-rate", "0.5"]) == 2
+    assert "The weights blocks.1.mlp.fc1.weight are NaN or infinite" in capsys.readouterr().err
+    assert not (tmp_path / "x.png").exists()
+
+
+def test_features_that_overflow_are_not_drawn():
+    model = make("timm-cls", 2)
+    model.blocks[1].mlp.fc2.weight.data.fill_(3e38)
+    with pytest.raises(ValueError, match="The features after block 1 are NaN or infinite"):
+        feature_maps(model, torch.randn(1, 3, 24, 24), [1])

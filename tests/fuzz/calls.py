@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 import foveate as fv
@@ -97,6 +98,7 @@ def expression_case(
             "files": files,
             "run_on": run_on,
             "entered": entered,
+            "predicted": predicted,
         }
         may_return = allowed({**names, "model": tiny_model()})
         before = contents(folder)
@@ -143,6 +145,11 @@ def run_on(model: nn.Module) -> Tensor:
     channels = fv.inspect(model).image_size
     with torch.no_grad():
         return model(torch.zeros(2, *channels, device=reference.device, dtype=reference.dtype))
+
+
+def predicted(predictor: Any) -> Any:
+    """Use a predictor on one picture."""
+    return predictor({"image": [Image.new("RGB", (20, 20))]})
 
 
 def entered(context: Any) -> None:

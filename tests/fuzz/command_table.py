@@ -282,6 +282,26 @@ COMMANDS = {
         ((1, _MODELS),),
         1.2,
     ),
+    **{
+        name: Command(
+            (name, "{plain}", "--data", "{pictures}", "--out", "new", "--processes", "1"),
+            (
+                *SCHEDULES,
+                *_MODEL,
+                _METHOD,
+                *_RUN,
+                *(option for option in _DATA if option.name in ("--data", "--split", "--limit", "--seed")),
+                Option("--engine", WORDS),
+                Option("--processes", NUMBERS),
+                Option("--part-images", NUMBERS),
+                Option("--out", ("empty", "empty/deeper", "/proc/x", "/dev/null", "saved")),
+            ),
+            ((1, _MODELS),),
+            0.6,
+        )
+        for name in ("predict", "embed")
+    },
+    "completion": Command(("completion", "bash"), (), ((1, ("abc", "", "💥")),), 0.1),
     "models": Command(("models", "deepseek"), (), ((1, ("abc", "", "💥", "x" * 5000)),), 0.2),
     "methods": Command(("methods", "EViT"), (), ((1, ("abc", "", "💥", "x" * 5000)),), 0.4),
     "tables": Command(("tables", "hvt"), (Option("--seconds", WORDS),), ((1, ("abc", "", "💥", "x" * 5000)),), 0.4),

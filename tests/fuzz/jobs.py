@@ -7,7 +7,10 @@ from typing import Any
 
 import torch
 
+import foveate as fv
+
 from .parameters import (
+    CLASSIFIERS,
     EXACT,
     MODELS,
     PICTURES,
@@ -50,6 +53,7 @@ def job_targets() -> Iterator[Target]:
     yield from _searches()
     yield _train()
     yield from _exports()
+    yield _predictor()
 
 
 def _measure_speed() -> Target:
@@ -127,7 +131,7 @@ def _searches() -> Iterator[Target]:
         "methods": optional("['topk']", is_method, given=True),
         "calibration": optional("32", whole(1, 999), given=True),
         "validation": optional("32", whole(1, 999), given=True),
-        "trials": optional("1", whole(1, 9), given=True),
+        "trials": optional("1", whole(1, 99), given=True),
         "batch_size": optional("1", whole(1, 99)),
         "split": NONE,
         "workers": optional("0", whole(0, 9)),
@@ -175,3 +179,23 @@ def _exports() -> Iterator[Target]:
     yield Target("fv.load_exported", load, "{}(images)", needs_files=True)
     pictures = Parameter("images", also=PICTURES)
     yield Target("fv.load_exported(files.exported)", {"images": pictures}, weight=0.5, needs_files=True)
+
+
+def _predictor() -> Target:
+    options = {
+        "model": a_model(also=CLASSIFIERS | {"reduced_model()"}),
+        "reduction": optional("None", lambda value: value is None or isinstance(value, fv.Reduction)),
+        "output": optional("'classes'"),
+        "top_k": optional("2", whole(1)),
+        "dtype": optional("'float32'"),
+        "pretrained": optional("False", lambda value: value is False),
+        "weights": NONE,
+        "image_size": NONE,
+        "classes": NONE,
+        "batch_size": optional("None", lambda value: value is None or whole(1)(value)),
+        "device": DEVICE,
+        "threads": optional("1", lambda value: value is None or whole(1, 9)(value)),
+        "column": optional("'image'", lambda value: isinstance(value, str)),
+        "untrained": optional("True", truth, given=True),
+    }
+    return Target("fv.Predictor", options, "predicted({})", weight=0.8)

@@ -117,6 +117,12 @@ MENDED_CALLS = (
     "fv.load_exported('new', trusted=float('nan'))",
     "fv.load_exported('new', threads=0)",
     "fv.load(files.saved, model=meta_model())",
+    "fv.export(model, 'new/deeper', 'torch-export', data=torch.full((2, 3, 16, 16), float('nan')))",
+    "fv.Predictor(model, classes=True)",
+    "fv.Predictor(model, image_size=object(), untrained=True)",
+    "fv.Predictor(model, top_k=None)",
+    "fv.Predictor(model, column={0: 4})",
+    "predicted(fv.Predictor(model, weights='abc'))",
 )
 MENDED_COMMANDS = (
     f"cost {{plain}} --method tome --budget {'x' * 5000}",

@@ -53,7 +53,7 @@ def comparison(*entries, **changes):
         "data": {
             "source": "photos",
             "images": 500,
-            "labelled": False,
+            "labeled": False,
             "note": "no labels",
             "broken": 0,
             "split": "all",

@@ -117,9 +117,9 @@ def test_a_folder_a_tensor_and_batches_give_the_same(folder):
         assert one.top1 == three.top1
         assert two.top1 is None
     assert of_folder.data == {
-        "source": str(folder), "split": "all", "images": 20, "labelled": True, "note": "", "broken": 0
+        "source": str(folder), "split": "all", "images": 20, "labeled": True, "note": "", "broken": 0
     }  # fmt: skip
-    assert not of_tensor.data["labelled"]
+    assert not of_tensor.data["labeled"]
     assert "have no labels" in of_tensor.data["note"]
 
 
@@ -142,7 +142,7 @@ def test_labels_that_do_not_match_leave_agreement(folder):
     assert "has 7 named classes, but the model predicts 9" in found.data["note"]
     assert all(entry.top1 is None and entry.agreement >= 0 for entry in found.entries)
     named = compare(model, folder, **QUICK, classes=[f"kind{i}" for i in range(CLASSES)] + ["more", "most"])
-    assert (named.data["note"], named.data["labelled"]) == ("", True)
+    assert (named.data["note"], named.data["labeled"]) == ("", True)
     strange = compare(model, folder, **QUICK, classes=[f"other{i}" for i in range(CLASSES + 2)])
     assert "Accuracy is left out" in strange.data["note"]
     assert strange.entries[0].top1 is None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from foveate.data.coco import Kind, is_coco, open_coco
 from foveate.data.csv_file import open_csv
@@ -20,6 +20,7 @@ from foveate.data.splits import ALL, Undivided
 from foveate.data.stream import StreamedData, open_stream
 from foveate.data.torchvision_sets import open_torchvision
 
+Data = TypeVar("Data")
 KINDS = "a folder, a .csv or .parquet file, hf:NAME_OR_PATH, parquet:PATTERN, wds:PATTERN, torchvision:NAME or scenes:"
 OPTIONS: dict[str, set[str]] = {
     "hf": {"label_column"},
@@ -92,12 +93,17 @@ def open_data(
 
 def open_for_evaluation(spec: str | Path, split: str | None = None, **options: Any) -> ImageData | StreamedData:
     """Like ``open_data``; without a split, the validation images, or all images if there are no splits."""
+    return split_for_evaluation(open_data, spec, split, **options)
+
+
+def split_for_evaluation(open_split: Callable[..., Data], spec: str | Path, split: str | None, **options: Any) -> Data:
+    """Open a split by ``open_split``; without one, the validation images, or all images if there are no splits."""
     if split is not None:
-        return open_data(spec, split, **options)
+        return open_split(spec, split, **options)
     try:
-        return open_data(spec, EVALUATION_SPLITS[0], **options)
+        return open_split(spec, EVALUATION_SPLITS[0], **options)
     except Undivided:  # other errors are raised, not hidden by a second try
-        return open_data(spec, EVALUATION_SPLITS[1], **options)
+        return open_split(spec, EVALUATION_SPLITS[1], **options)
 
 
 def open_instances(

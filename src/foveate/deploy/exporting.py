@@ -26,7 +26,16 @@ from foveate.deploy.quantize import CALIBRATION_IMAGES, check_quantize, write_in
 from foveate.deploy.samples import SCENES, sample
 from foveate.deploy.targets import INPUT, TARGETS, Run, Target, target_named
 from foveate.evaluation.timing import check_positive
-from foveate.files import LOCK, TEMPORARY, check_writable, checksum, replacing_all, waiting_lock, write_text
+from foveate.files import (
+    LOCK,
+    TEMPORARY,
+    check_writable,
+    checksum,
+    created_folder,
+    replacing_all,
+    waiting_lock,
+    write_text,
+)
 from foveate.methods.validation import check_type, shown
 
 IMAGES = 16
@@ -104,8 +113,8 @@ def export(
         versions={"foveate": importlib.metadata.version("foveate"), **target.versions()},
         verified={},
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    with waiting_lock(folder), replacing_all([*(folder / name for name in target.files), folder / MANIFEST]) as places:
+    final = [*(folder / name for name in target.files), folder / MANIFEST]
+    with created_folder(folder), waiting_lock(folder), replacing_all(final) as places:
         *files, note = places
         job.write(files)
         verified: dict[str, Any] = {"data": SCENES if data is None else _name_of(data)}

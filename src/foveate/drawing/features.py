@@ -68,6 +68,8 @@ def feature_maps(model: nn.Module, images: Tensor, blocks: Sequence[int] | None)
     found = {}
     for block in choose_blocks(blocks, depth):
         patches, _ = spread_to_patches(encoded, block, prefix)
+        if not bool(patches.isfinite().all()):
+            raise ValueError(f"The features after block {block} are NaN or infinite. Check the model's precision.")
         found[f"block {block}: {counts[block]} tokens"] = patches[0].T.unflatten(1, grid).float().cpu()
     return found
 

@@ -26,13 +26,21 @@ def read_photos(model: nn.Module, paths: Iterable[Path]) -> Iterator[Photo]:
     """Read photographs as ``model`` reads them.
 
     Raises:
-        ValueError: If a file is missing or is not an image.
+        ValueError: If a file is missing or is not an image, or the model's weights are NaN or infinite.
     """
+    _check_weights(model)
     preprocessing = Preprocessing.of(model)
     for path in paths:
         pixels = preprocessing.crop(open_image(path))
         batch = preprocessing.normalize(pixels).unsqueeze(0).to(next(model.parameters()))
         yield Photo(path.name, pixels, batch)
+
+
+def _check_weights(model: nn.Module) -> None:
+    """A picture of what such a model computes would look like any other."""
+    for name, weights in model.named_parameters():
+        if not bool(weights.isfinite().all()):
+            raise ValueError(f"The weights {name} are NaN or infinite, so a picture would show nothing.")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A model as it is asked for by name, weights, image size and reductions, ready to run."""
+"""Load a model by name, with its weights, image size and reductions, ready to run."""
 
 from __future__ import annotations
 

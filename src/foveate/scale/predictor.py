@@ -26,14 +26,14 @@ from foveate.data.source import broken_by_name
 from foveate.deploy import load_exported
 from foveate.deploy.manifest import is_export
 from foveate.evaluation.timing import check_positive, checked_device
-from foveate.methods.validation import check_type, shown
+from foveate.methods.validation import check_sizes, check_type, shown
 from foveate.models.requested import check_trained, load_requested
 from foveate.reductions import Reduction
 from foveate.scale.runnable import CLASSES, EMBEDDING, OUTPUTS, Runnable, of_export, of_module
 
 NOT_FINITE = "the model's output is NaN or infinite"
 BATCH_SIZE = 16
-"""Images that run at once if nobody sets the number."""
+"""Default number of images that run at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,15 +86,29 @@ class Predictor(_Settings):
 
     def __post_init__(self) -> None:
         check_type(str | Path | nn.Module, "a model, its name or its folder", model=self.model)
+        check_type(str, "text", output=self.output, dtype=self.dtype)
         if self.output not in OUTPUTS:
             raise ValueError(f"output must be one of {', '.join(OUTPUTS)}; got {shown(self.output)}.")
         if self.dtype not in ("float16", "float32"):
             raise ValueError(f"dtype must be float16 or float32, got {shown(self.dtype)}.")
-        check_positive(top_k=self.top_k, batch_size=self.batch_size, threads=self.threads)
+        self._check_types()
+        check_sizes(top_k=self.top_k)
+        check_positive(batch_size=self.batch_size, threads=self.threads)
         given = self.reduction
         check_type(Reduction | str | None, "a Reduction or its text, such as 'tome --budget 0.5'", reduction=given)
         object.__setattr__(self, "reduction", Reduction.parse(given) if isinstance(given, str) else given)
         object.__setattr__(self, "classes", None if self.classes is None else tuple(self.classes))
+
+    def _check_types(self) -> None:
+        check_type(bool, "True or False", pretrained=self.pretrained, untrained=self.untrained)
+        check_type(str | Path | None, "a path", weights=self.weights)
+        check_type(str, "text", column=self.column)
+        check_type(list | tuple | None, "a list of names", classes=self.classes)
+        check_type(str, "names", **{f"classes[{place}]": name for place, name in enumerate(self.classes or ())})
+        size = self.image_size
+        check_type(tuple | list | None, "(channels or None, height, width)", image_size=size)
+        if size is not None and not (len(size) == 3 and all(type(side) is int for side in size[1:])):
+            raise ValueError(f"image_size must be (channels or None, height, width), got {shown(size)}.")
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_built": []}
@@ -178,6 +192,8 @@ class Predictor(_Settings):
 
     def _own_model(self, model: nn.Module) -> tuple[nn.Module, tuple[int, int, int]]:
         assert not isinstance(self.reduction, str)
+        if self.weights is not None or self.pretrained:
+            raise ValueError("weights and pretrained are for a model by name. Load them into the model first.")
         if self.reduction is not None:
             model = copy_unreduced(model)
             self.reduction.apply_(model)

@@ -15,9 +15,8 @@ from torchvision.tv_tensors import Image as TvImage
 from foveate.adapters import inspect
 from foveate.data import DataError, ImageData, Sample, StreamedData
 from foveate.data.instances import Instances
-from foveate.data.open import open_instances
+from foveate.data.open import open_instances, split_for_evaluation
 from foveate.data.preprocessing import Preprocessing
-from foveate.data.splits import Undivided
 from foveate.drawing.objects import draw_objects
 from foveate.tasks.augmentation import Augmentation
 from foveate.tasks.base import Metrics, Opened, Task, register, task_of
@@ -97,7 +96,7 @@ class Detection(Task):
     ) -> Opened:
         if names is not None and len(names) != self.num_classes:
             raise ValueError(f"There are {len(names)} class names, but the model predicts {self.num_classes} classes.")
-        data = open_split(type(self), source, split, classes=names, **options)
+        data = split_for_evaluation(self.open, source, split, classes=names, **options)
         why = ""
         if data.num_classes != self.num_classes:
             why = f"{source} has {data.num_classes} classes, but the model predicts {self.num_classes}."
@@ -223,13 +222,3 @@ class InstanceSegmentation(Detection):
     figures = (*("box_ap", "box_ap50", "box_ap75"), *("mask_ap", "mask_ap50", "mask_ap75"))
     heads = "ENCODER+mask-rcnn"
     with_masks = True
-
-
-def open_split(task: type[Task], source: str, split: str | None, **options: Any) -> ImageData:
-    """Open a split; by default the validation images, or everything if the data have no splits."""
-    if split is not None:
-        return task.open(source, split, **options)  # type: ignore[return-value]
-    try:
-        return task.open(source, "val", **options)  # type: ignore[return-value]
-    except Undivided:
-        return task.open(source, "all", **options)  # type: ignore[return-value]

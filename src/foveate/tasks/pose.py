@@ -18,14 +18,14 @@ from foveate.data import DataError, ImageData, Sample, StreamedData
 from foveate.data.coco import Kind
 from foveate.data.instances import UNLABELED, Instances, KeypointNames
 from foveate.data.keypoints import PARTS, PERSON, WHOLEBODY, named_keypoints
-from foveate.data.open import open_instances
+from foveate.data.open import open_instances, split_for_evaluation
 from foveate.data.persons import PersonData, people_of
 from foveate.data.preprocessing import Preprocessing
 from foveate.drawing.objects import draw_skeleton
 from foveate.models.dense.pose import STRIDE
 from foveate.tasks.augmentation import Augmentation
 from foveate.tasks.base import Metrics, Opened, Task, register, task_of
-from foveate.tasks.detection import UNUSED, open_split
+from foveate.tasks.detection import UNUSED
 from foveate.tasks.heatmaps import Crop, decode, encode, mirrored_heatmaps, person_crop
 from foveate.tasks.pose_metrics import PersonTruth, PoseMetrics
 
@@ -154,7 +154,7 @@ class Pose(Task):
         own: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Opened:
-        data = open_split(type(self), source, split, classes=names, **options)
+        data = split_for_evaluation(self.open, source, split, classes=names, **options)
         keypoints = _keypoints_of(data)
         why = ""
         if len(keypoints) != len(self.keypoints):

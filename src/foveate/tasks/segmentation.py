@@ -16,9 +16,9 @@ from torch.nn.functional import cross_entropy, kl_div, log_softmax
 from foveate.adapters import inspect
 from foveate.data import DataError, ImageData, Sample, StreamedData
 from foveate.data.masks import IGNORED, RULE_NAMES, MaskRules
+from foveate.data.open import split_for_evaluation
 from foveate.data.open_masks import open_masks
 from foveate.data.preprocessing import Preprocessing
-from foveate.data.splits import Undivided
 from foveate.drawing.segments import draw_segments
 from foveate.tasks.augmentation import Augmentation
 from foveate.tasks.base import Opened, Task, check_finite, register, task_of
@@ -108,7 +108,7 @@ class Segmentation(Task):
     ) -> Opened:
         if names is not None and self.num_classes is not None and len(names) != self.num_classes:
             raise ValueError(f"There are {len(names)} class names, but the model predicts {self.num_classes} classes.")
-        data = self._opened(source, split, own, options)
+        data = split_for_evaluation(self.open, source, split, own=own, **options)
         why = ""
         if self.num_classes is None:
             return Opened(data, self, why)
@@ -117,17 +117,6 @@ class Segmentation(Task):
         if data.labeled and data.classes is None and (data.num_classes or 0) > self.num_classes:
             why = f"{source} has {data.num_classes} classes, but the model predicts {self.num_classes}."
         return Opened(data, dataclasses.replace(self, classes=tuple(names) if names else data.classes), why)
-
-    def _opened(
-        self, source: str, split: str | None, own: Mapping[str, Any] | None, options: dict[str, Any]
-    ) -> ImageData:
-        for name in (split,) if split is not None else ("val", "all"):
-            try:
-                return self.open(source, name, own, **options)
-            except Undivided:
-                if split is not None or name == "all":
-                    raise
-        raise AssertionError("the last split returns or raises")
 
     def transformed(self, transform: MaskTransform, sample: Sample) -> tuple[Tensor, Any]:
         if not isinstance(sample.target, np.ndarray) or sample.target.ndim != 2:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from timm.optim import get_optimizer_info, list_optimizers
 
+from foveate.data.limits import REPEATS
 from foveate.models.by_name import brings_architecture, comes_trained
 from foveate.training.build import reduction_from
 from foveate.training.config import ModelSection, ScheduleSection, TrainConfig
@@ -31,6 +32,7 @@ def check_local(config: TrainConfig) -> None:
     ):
         if path and not Path(path).is_file():
             raise ValueError(f"{name}: there is no weights file {path}.")
+    REPEATS.check(config.augmentation.repeats, f"augmentation.repeats is {config.augmentation.repeats}")
     reduction_from(config.reduction)
     check_optimizer_name(config.optimizer.name)
     check_learning_rates(config.schedule)

@@ -84,7 +84,7 @@ def parse_constraint(text: str) -> dict[str, float]:
     """Read one constraint of the command line: ``agreement>=0.99``, ``latency<=12ms``, ``speedup>=2x``, ``macs<=40%``.
 
     Raises:
-        ValueError: if it is none, or bounds a name from the wrong side.
+        ValueError: if it is not a constraint, or bounds a name from the wrong side.
     """
     found = re.fullmatch(r"\s*(\w+)\s*(>=|<=|=)\s*([0-9.]+)\s*(%|ms|s|x|)\s*", text)
     if found is None or found[1] not in NAMES:

@@ -1,6 +1,6 @@
 """``fv.search``: from a constraint and unlabeled images to a ``Reduction``.
 
-1. One table per method says how much the output diverges if one block alone reduces its tokens (``sensitivity``).
+1. A table for each method: how much the output diverges if one block alone reduces its tokens (``sensitivity``).
 2. From the table and a cost that adds up over blocks, dynamic programming finds counts for any budget (``allocation``).
 3. Counts are measured and changed at random where that helps (``refining``).
 4. Finalists are judged by images that chose nothing, and timed if the constraint is on time.
@@ -71,8 +71,8 @@ def search(
 ) -> Found:
     """Find the reduction of ``model`` that meets a constraint best, without labels. The model does not change.
 
-    Give one bound on quality, one on cost, or one of each. Of a bound on quality the cheapest reduction is found that
-    keeps it, of a bound on cost the one that keeps the most.
+    Give one bound on quality, one on cost, or one of each. For a bound on quality it finds the cheapest reduction that
+    keeps it; for a bound on cost, the reduction that keeps the most quality.
 
     Args:
         model: an unreduced, trained model.

@@ -124,7 +124,7 @@ class PlainReader(Reader):
         return features(self.encoder, images, list(blocks), **self.embed_options(images.shape[-2:]))
 
     def embed_options(self, size: Sequence[int]) -> dict[str, bool]:
-        """transformers resamples positions only where it is told to."""
+        """transformers resamples positions only with ``interpolate_pos_encoding``."""
         family = inspect(self.encoder)
         resampled = "interpolate_pos_encoding" in family.embed_options and tuple(size) != family.image_size[1:]
         return {"interpolate_pos_encoding": True} if resampled else {}

@@ -54,7 +54,7 @@ def start_classifier_(conv: Conv) -> Conv:
 
 
 def fit(values: Tensor, size: tuple[int, int]) -> Tensor:
-    """Resize (B, C, h, w) to ``size``; as it is where that is its size."""
+    """Resize (B, C, h, w) to ``size``; unchanged if it has that size."""
     return values if tuple(values.shape[-2:]) == tuple(size) else interpolate(values, size=size, mode="bilinear")
 
 

@@ -376,7 +376,7 @@ class Job:
             "source": self.images.source,
             "split": self.images.split,
             "images": self.fidelity.images,
-            "labelled": self.images.has_targets,
+            "labeled": self.images.has_targets,
             "note": self.images.note,
             "broken": self.fidelity.broken,
         }

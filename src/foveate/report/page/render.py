@@ -189,7 +189,7 @@ def _about(found: dict[str, Any]) -> str:
         "Source": words.in_words(data.get("source")),
         "Split": words.in_words(data.get("split")),
         "Images": words.in_words(data.get("images")),
-        "Labels": "used" if data.get("labelled") else "none",
+        "Labels": "used" if data.get("labeled") else "none",
         "Broken images skipped": words.in_words(data.get("broken")),
     }
     of_run = {key.replace("_", " ").capitalize(): words.in_words(value) for key, value in options.items()}
