@@ -20,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from foveate.adapters import inspect
 from foveate.api import cost, features, restore_, trace
 from foveate.methods.base import AVAILABLE, Method
+from foveate.methods.validation import shown
 from foveate.models.by_name import load_model
 from foveate.reductions import Reduction
 from foveate.schedules import Keep, KeepRate, PlanError, Schedule
@@ -70,7 +71,7 @@ def check_method(method: type[Method] | Method) -> None:
     """
     instance = method() if isinstance(method, type) and issubclass(method, Method) else method
     if not isinstance(instance, Method):
-        raise TypeError(f"check_method takes a Method class or instance; got {method!r}.")
+        raise TypeError(f"check_method takes a Method class or instance; got {shown(method)}.")
     broken = []
     for head, options in HEADS.items():
         if instance.needs_class_token and options:

@@ -117,7 +117,7 @@ MENDED_CALLS = (
     "fv.load_exported('new', trusted=float('nan'))",
     "fv.load_exported('new', threads=0)",
     "fv.load(files.saved, model=meta_model())",
-    "fv.export(model, 'new/deeper', 'torch-export', data=torch.full((2, 3, 16, 16), float('nan')))",
+    "fv.check_method(nested(2000))",
     "fv.Predictor(model, classes=True)",
     "fv.Predictor(model, image_size=object(), untrained=True)",
     "fv.Predictor(model, top_k=None)",
