@@ -198,7 +198,7 @@ def cluster_peaks(
         owner = torch.where(is_center, slot, _nearest_center(tokens, member, wanted))
     else:
         owner = slot.gather(1, _ends_of_chains(torch.where(is_center, places, peaks.denser)))
-        owner = owner.clamp_min(0)  # chains of NaN tokens may end at any token
+        owner = owner.clamp_min(0)  # chains of infinite tokens may end at any token
     return Clusters(owner, member)
 
 
