@@ -62,10 +62,11 @@ def run_ray(writer: PartWriter, parts: list[int], actors: int, report: Callable[
     """
     ray = library()
     data = importlib.import_module("ray.data")
+    kept = ray.put(writer)  # by this process, for actors that are restarted; sent once to each machine
     dataset = data.from_items([{"part": part} for part in parts], override_num_blocks=len(parts))
     results = dataset.map_batches(
         _Actor,
-        fn_constructor_args=(writer,),
+        fn_constructor_args=([kept],),
         batch_size=1,
         compute=data.ActorPoolStrategy(size=min(actors, len(parts))),  # which restarts actors and retries their parts
         num_cpus=writer.predictor.threads or 1,
@@ -83,8 +84,8 @@ def run_ray(writer: PartWriter, parts: list[int], actors: int, report: Callable[
 class _Actor:
     """Lives in a process of Ray."""
 
-    def __init__(self, writer: PartWriter) -> None:
-        self.writer = writer
+    def __init__(self, kept: list[Any]) -> None:
+        self.writer: PartWriter = library().get(kept[0])
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[int]]:
         written = [self.writer(int(part)) for part in batch["part"]]
