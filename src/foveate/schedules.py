@@ -190,16 +190,17 @@ class Adaptive(Schedule):
     """Give every image as many tokens as it needs, with ``fraction`` of the MACs on average.
 
     There are ``levels`` plans, ``Budget``s from fraction (1 - span) to fraction (1 + span), all at the same blocks. At
-    the first of these, tokens of an image are removed in thought while a removal costs less than ``threshold``
-    (``Method.removal_costs``: what merging the pair loses, or the share of attention that is dropped). The image then
-    follows the plan whose first count is nearest to what is left. ``fv.fit_adaptive_(model, images)`` finds the
-    threshold at which images meet the fraction on average. Levels that a method cannot reach are left out.
+    the first of these, the method tells what removing one token after another would cost (``Method.removal_costs``:
+    what merging a pair loses, or the share of attention that is dropped). The more of these removals cost less than
+    ``threshold``, the fewer tokens the image gets: all for the cheapest plan, none for the dearest.
+    ``fv.fit_adaptive_(model, images)`` finds the threshold at which images meet the fraction on average. Levels that a
+    method cannot reach are left out.
     """
 
     fraction: float
     blocks: tuple[int, ...] | None = None
     threshold: float | None = None
-    """Cost below which tokens are removed; None until it is fitted."""
+    """Cost below which a removal counts as cheap; None until it is fitted."""
     span: float = 0.3
     """How far the budgets of images may be from the average, relative to it."""
     levels: int = 7
@@ -233,19 +234,19 @@ class Adaptive(Schedule):
     def counts(self, method: Method, depth: int, n: int) -> tuple[int, ...]:
         raise PlanError(f"{self!r} depends on the model's cost and the image. Resolve it with foveate.costs.make_plan.")
 
-    def choose(self, costs: Tensor, firsts: Sequence[int], n: int) -> Tensor:
+    def choose(self, costs: Tensor, firsts: Sequence[int]) -> Tensor:
         """The level (B,) of each image.
 
         Args:
             costs: (B, M) of removing one token after another, rising.
-            firsts: each level's count after the first reduction.
-            n: tokens before it.
+            firsts: each level's count after the first reduction, rising.
         """
         assert self.threshold is not None
-        left = n - (costs < self.threshold).sum(dim=1, keepdim=True)
-        return (torch.tensor(firsts, device=costs.device) - left).abs().min(dim=1).indices
+        cheap = (costs < self.threshold).float().mean(dim=1, keepdim=True)
+        wanted = firsts[-1] - (firsts[-1] - firsts[0]) * cheap
+        return (torch.tensor(firsts, device=costs.device) - wanted).abs().min(dim=1).indices
 
-    def fitted(self, costs: Tensor, firsts: Sequence[int], n: int, macs: Sequence[int], target: float) -> Adaptive:
+    def fitted(self, costs: Tensor, firsts: Sequence[int], macs: Sequence[int], target: float) -> Adaptive:
         """The same schedule with the threshold at which images with these ``costs`` cost ``target`` on average."""
         values = costs[costs.isfinite()].unique()  # sorted; counts change only at these
         if not len(values):
@@ -254,7 +255,7 @@ class Adaptive(Schedule):
 
         def trial(place: int) -> tuple[float, Adaptive]:
             found = dataclasses.replace(self, threshold=_between(values, place))
-            return float(spent[found.choose(costs, firsts, n).cpu()].mean()), found
+            return float(spent[found.choose(costs, firsts).cpu()].mean()), found
 
         low, high = 0, len(values)  # a higher threshold removes more
         while low < high:

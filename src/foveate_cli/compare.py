@@ -15,6 +15,7 @@ EPILOG = """\
 examples:
   foveate compare
   foveate compare deit_small_patch16_224 --pretrained --data photos
+  foveate compare deit_small_patch16_224 --pretrained --data photos --methods all --budgets 0.8 0.65 0.5 0.35
   foveate compare hf:facebook/deit-tiny-patch16-224 --data imagenet --methods ToMe EViT:fuse=false --budgets 0.7 0.5
   foveate compare deit_small_patch16_224 --pretrained --data photos --agreement 0.99
   foveate compare runs/finetune/best --data imagenette --checkpoint runs/dynamicvit/best --out report
@@ -38,7 +39,7 @@ def add_parser(commands: arguments.Commands) -> None:
     text = "find the best reduction of a model on images"
     parser = arguments.add_command(commands, "compare", "foveate.cli.compare:run", text, DESCRIPTION, EPILOG)
     arguments.add_model(parser, optional=True)
-    arguments.add_methods(parser, "method to compare, can be repeated; default: every training-free method")
+    arguments.add_methods(parser, "method to compare, can be repeated; default, or all: every training-free method")
     limit = f"{DEFAULT_LIMIT}, {DEMONSTRATION_LIMIT} in the demonstration"
     arguments.add_data(parser, limit=limit, split="val, or all if there are no splits")
     group = parser.add_argument_group("comparison")

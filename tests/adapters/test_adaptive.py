@@ -67,8 +67,8 @@ def test_a_batch_of_one_runs_on_as_many_tokens_as_its_level_says():
 def test_cheaper_removals_never_get_more_tokens():
     schedule = fv.Adaptive(0.5, threshold=1.0)
     costs = torch.arange(8.0).repeat(3, 1) * torch.tensor([[0.1], [0.5], [3.0]])
-    levels = schedule.choose(costs, [4, 6, 8, 10], 12)
-    assert levels.tolist() == [0, 3, 3]  # 8, 2 and 1 removals below the threshold leave 4, 10 and 11
+    levels = schedule.choose(costs, [4, 6, 8, 10])
+    assert levels.tolist() == [0, 2, 3]  # all, a quarter and an eighth of the removals are below the threshold
 
 
 def test_predictions_in_groups_are_those_of_each_batch():

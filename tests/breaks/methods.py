@@ -200,8 +200,8 @@ BREAKS: list[Break] = [
     broken(
         "every image follows the first level",
         "schedules.py",
-        "return (torch.tensor(firsts, device=costs.device) - left).abs().min(dim=1).indices",
-        "return 0 * left.squeeze(1)",
+        "return (torch.tensor(firsts, device=costs.device) - wanted).abs().min(dim=1).indices",
+        "return 0 * wanted.squeeze(1).long()",
         "adapters/test_adaptive.py::test_fitted_images_meet_the_budget_on_average_with_different_counts",
     ),
     broken(

@@ -156,3 +156,11 @@ def test_a_corrupt_image_is_left_out_and_counted(tmp_path):
     with pytest.warns(UserWarning, match=r"bad.png cannot be read and is left out"):
         found = compare(make("timm-cls"), tmp_path, **QUICK, max_broken=0.2)
     assert (found.data["images"], found.data["broken"]) == (8, 1)
+
+
+def test_all_stands_for_every_training_free_method_and_for_itself_alone():
+    from foveate.report.compare.candidates import default_methods, read_methods
+
+    assert [method.name for method in read_methods("all")] == default_methods() == [m.name for m in read_methods(None)]
+    with pytest.raises(ValueError, match="'all' stands for every training-free method"):
+        read_methods(["all", "ToMe"])

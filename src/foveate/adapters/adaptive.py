@@ -70,7 +70,7 @@ def encode_adaptive(runner: Runner, reducer: Reducer, stream: Stream, record: bo
     plans = plans_of_levels(reducer, runner.grid)
     first = first_block(plans)
     outputs, half, scores, costs = _until(runner, stream, first)
-    levels = schedule.choose(costs, [plan.counts[first] for plan in plans], runner.plan.num_patches)
+    levels = schedule.choose(costs, [plan.counts[first] for plan in plans])
     groups = []
     for level in sorted(set(levels.tolist())):
         members = (levels == level).nonzero().squeeze(1)
@@ -131,7 +131,7 @@ def fit_adaptive_(model: Model, images: Tensor | Iterable[Tensor]) -> Model:
     shape = at_grid(reducer.shape, grids.pop())
     macs = [count(shape, plan, reducer.method, 0).macs for plan in plans]
     target = schedule.fraction * count(shape, unreduced(shape), None, 0).macs
-    reducer.reschedule(schedule.fitted(torch.cat(found), firsts, shape.num_patches, macs, target))
+    reducer.reschedule(schedule.fitted(torch.cat(found), firsts, macs, target))
     return model
 
 

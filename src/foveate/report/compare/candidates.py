@@ -69,7 +69,7 @@ def default_methods() -> list[str]:
 
 
 def read_methods(given: str | Method | Iterable[str | Method] | None) -> list[Method]:
-    """Return methods from ``name:option=value`` texts or instances; None stands for all training-free methods.
+    """Return methods from ``name:option=value`` texts or instances; None or ``all``: every training-free method.
 
     Raises:
         ValueError: If a method is unknown or needs training.
@@ -78,6 +78,10 @@ def read_methods(given: str | Method | Iterable[str | Method] | None) -> list[Me
     if given is not None and (isinstance(given, Tensor) or not isinstance(given, Iterable | Method | type)):
         raise TypeError(f"methods must be names such as 'ToMe' or instances such as fv.ToMe(), got {shown(given)}.")
     texts = [given] if isinstance(given, str | Method | type) else list(given if given is not None else ())
+    words = [t.strip().lower() == "all" if isinstance(t, str) else False for t in texts]
+    if any(words) and not all(words):
+        raise ValueError("'all' stands for every training-free method. Leave out the other methods, or 'all'.")
+    texts = [] if any(words) else texts
     found = [text if isinstance(text, Method) else _parsed(text) for text in texts or default_methods()]
     for method in found:
         if not method.training_free:
