@@ -36,6 +36,6 @@ def add_parser(commands: arguments.Commands) -> None:
     arguments.add_default(group, "--minutes", 10.0, "time to spend", "M", arguments.positive_float)
     group.add_argument("--steps", metavar="N", type=arguments.positive_int, help="largest number of steps")
     arguments.add_default(group, "--batch-size", 32, "images in a step", "N", arguments.positive_int)
-    arguments.add_default(group, "--lr", 3e-5, "highest learning rate", "RATE", arguments.positive_float)
+    arguments.add_default(group, "--lr", 1e-4, "highest learning rate", "RATE", arguments.positive_float)
     arguments.add_default(parser, "--out", Path("foveate-recovered"), "directory of the model", "DIR", Path)
     arguments.add_json(parser)

@@ -22,13 +22,13 @@ def test_every_step_keeps_the_same_share_at_any_budget(method, fraction):
     plan = make_plan(DEIT_S, method, Budget(fraction))
     acting = [block for block in range(12) if plan.acts_in(block)]
     assert acting == list(range(acting[0], 10))  # without gaps, up to three quarters of the depth
-    assert acting[0] >= 1  # the first twelfth is spared
+    assert acting[0] >= 1 or method.kind == "merge"  # others spare the first twelfth
     shares = [plan.counts[block] / plan.before(block) for block in acting]
     # the first step takes what is left to take; of fewer than 20 tokens one is more than a twentieth
     later = [share for block, share in zip(acting, shares, strict=True) if plan.before(block) >= 20][1:]
     assert max(later, default=1) - min(later, default=1) < 0.06
     assert shares[0] > min(later, default=0) - 0.06
-    if acting[0] > 1:
+    if acting[0] > (method.kind != "merge"):
         assert later == pytest.approx([KEPT_PER_TWELFTH[method.kind]] * len(later), abs=0.05)
     whole = count(DEIT_S, make_plan(DEIT_S, method, Keep({})), None, 0).macs
     assert count(DEIT_S, plan, method, 0).macs == pytest.approx(fraction * whole, rel=0.01)
@@ -38,7 +38,7 @@ def test_smaller_budgets_begin_earlier():
     untouched = [sum(n == 196 for n in make_plan(DEIT_S, Ward(), Budget(f)).counts) for f in (0.9, 0.65, 0.5, 0.35)]
     assert untouched == sorted(untouched, reverse=True)
     assert untouched[0] >= 6
-    assert untouched[-1] == 1
+    assert untouched[-1] <= 1
 
 
 @given(st.integers(1, 30), st.integers(1, 400), st.floats(0, 0.999), st.floats(0, 0.999))
@@ -52,7 +52,8 @@ def test_counts_never_rise_with_strength_or_depth(depth, n, one, other):
 @pytest.mark.parametrize("depth", [1, 2, 6, 12, 24])
 def test_strength_runs_from_all_tokens_to_one(depth):
     assert Ward().spread(0.0, depth, 196) == (196,) * depth
-    assert set(Ward().spread(1 - 1e-9, depth, 196)[depth // 12 + (depth > 1) :]) == {1}
+    assert Ward().spread(1 - 1e-9, depth, 196) == (1,) * depth
+    assert set(TopK().spread(1 - 1e-9, depth, 196)[depth // 12 + (depth > 1) :]) == {1}
 
 
 def test_a_deeper_model_takes_smaller_steps():

@@ -207,10 +207,11 @@ class Method(ABC):
 
         Strength 0 keeps every token, and counts never rise with the strength. By default (docs/schedules.md) every
         block keeps the same share of its tokens, from some block on to three quarters of the depth. The strength moves
-        that block to the front; once it has reached the end of the first twelfth, which is spared, the share falls.
+        that block to the front; once it is the first that may reduce, the share falls. Merging may begin in block 0,
+        other kinds spare the first twelfth.
         """
         last = min(depth - 1, 3 * depth // 4)
-        first = min(last, math.ceil(depth / 12))
+        first = 0 if self.kind == "merge" else min(last, math.ceil(depth / 12))
         steps, share = last - first + 1, KEPT_PER_TWELFTH[self.kind] ** (12 / depth)
         worth = strength * steps * max(1.0, -math.log(n) / math.log(share))  # in blocks that keep `share`
         counts, current = [], n

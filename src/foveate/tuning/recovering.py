@@ -78,7 +78,7 @@ def recover(
     minutes: float = 10.0,
     steps: int | None = None,
     batch_size: int = 32,
-    lr: float = 3e-5,
+    lr: float = 1e-4,
     limit: int = 1000,
     split: str | None = None,
     workers: int = 0,

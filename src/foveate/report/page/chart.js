@@ -152,7 +152,7 @@
     const parts = [];
     if (inside(up, ys)) {
       parts.push(draw("line", { class: "asked", x1: box.left, x2: box.right, y1: y(up), y2: y(up) }));
-      parts.push(draw("text", { class: "asked", x: box.left + 4, y: y(up) - 5 }, `asked: at least ${percent(up)}`));
+      parts.push(draw("text", { class: "asked", x: box.right, y: y(up) + 15, "text-anchor": "end" }, `asked: at least ${percent(up)}`));
     }
     if (inside(right, xs)) {
       parts.push(draw("line", { class: "asked", x1: x(right), x2: x(right), y1: box.top, y2: box.bottom }));
