@@ -2,7 +2,7 @@
 
     python benchmarks/high_resolution.py --threads 2 --csv results/high_resolution.csv --report high_resolution.html
 
-Weights are random, which changes neither. The file is written after every row, the largest sizes last.
+Weights are random, which changes neither. Both files are written after every row, the largest sizes last.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def main() -> None:
                 sample = f"{MODEL}, 19 classes, random weights, batch 1, {args.budget} of the encoder's MACs"
                 note = "rounds in which the three took turns: " + ", ".join(f"{v} at {k} px" for k, v in ROUNDS.items())
                 record(args.csv, COLUMNS, map(cells, rows), sample, note, "speedup: with its quartiles over rounds")
-    if args.report is not None:
-        write_text(args.report, render_speed(MODEL, rows))
+            if args.report is not None:
+                write_text(args.report, render_speed(MODEL, rows))
 
 
 def measured(model: object, reduction: fv.Reduction, size: int, threads: int) -> SpeedRow:
