@@ -87,7 +87,9 @@ for _name, _place in LANGUAGE.items():
 class HfSystem(System, HfFamily):
     """A transformers model around one of the encoders that foveate supports."""
 
-    title = "transformers models around an encoder: two towers, vision-language models, depth, segmentation, pose"
+    title = (
+        "transformers models around an encoder: two towers, vision-language models, depth, segmentation, detection, pose"
+    )
 
     @classmethod
     def known_classes(cls) -> tuple[str, ...]:
