@@ -88,7 +88,8 @@ class HfSystem(System, HfFamily):
     """A transformers model around one of the encoders that foveate supports."""
 
     title = (
-        "transformers models around an encoder: two towers, vision-language models, depth, segmentation, detection, pose"
+        "transformers models around an encoder: two towers, vision-language models, depth, segmentation, detection, "
+        "pose"
     )
 
     @classmethod
