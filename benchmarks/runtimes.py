@@ -2,17 +2,20 @@
 
     python benchmarks/runtimes.py [--model deit_small_patch16_224] [--batch-size 1 16] [--threads 2] [--seconds 60]
         [--runtimes eager onnx openvino openvino-int8] [--candidates none EViT ToMe TokenPooling Ward] [--csv FILE]
+        [--files DIR] [--prepare]
 
 All candidates of one batch size take turns: each in each runtime, beside its free slice, which drops tokens blindly to
 the same counts in the same runtime. "x eager" is the time of the unreduced model in eager PyTorch divided by the
 candidate's; "efficiency" is the time of the free slice divided by the candidate's, in one runtime. Both are paired
 within rounds; medians are printed. "ready" is the time to load and compile the exported file. Weights are random, which
-does not change the time; int8 is calibrated on noise, so only its time means anything here.
+does not change the time; int8 is calibrated on noise, so only its time means anything here. ``--files`` keeps the
+exported files for the next call, and ``--prepare`` only writes them: exports take minutes, a quiet machine is rare.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import tempfile
 import time
@@ -62,10 +65,14 @@ def main() -> None:
     parser.add_argument("--runtimes", nargs="+", choices=RUNTIMES, default=[r for r in RUNTIMES if r != "compile"])
     parser.add_argument("--candidates", nargs="+", choices=list(CANDIDATES), default=list(CANDIDATES))
     parser.add_argument("--csv", type=Path)
+    parser.add_argument("--files", type=Path)
+    parser.add_argument("--prepare", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     size = fv.inspect(timm.create_model(args.model)).image_size
     entries = [e for name in args.candidates for runtime in args.runtimes for e in prepared(args, name, runtime, size)]
+    if args.prepare:
+        return
     print(describe_environment(torch.device("cpu"), torch.float32))
     rows = [row for batch in args.batch_size for row in measured(args, entries, torch.randn(batch, *size))]
     for row in rows:
@@ -96,12 +103,16 @@ def entry(
         run = model if runtime == "eager" else torch.compile(model, fullgraph=True, dynamic=True)
         return Entry(name, runtime, sliced, run, 0.0)
     target, images = TARGETS[runtime.removesuffix("-int8")], torch.randn(8, *size)
-    with tempfile.TemporaryDirectory() as place:
-        files = [Path(place) / file for file in target.files]
-        module = PlainOutputs(model, None).eval()
-        target.write(program_of(module, images), files, ["output"])
-        if runtime.endswith("-int8"):
-            write_int8(target, module, files, images, ["output"])
+    with contextlib.ExitStack() as stack:
+        root = args.files or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        place = root / f"{args.model}-{name}-{runtime}{'-slice' if sliced else ''}"
+        files = [place / file for file in target.files]
+        if not all(file.is_file() for file in files):
+            place.mkdir(parents=True, exist_ok=True)
+            module = PlainOutputs(model, None).eval()
+            target.write(program_of(module, images), files, ["output"])
+            if runtime.endswith("-int8"):
+                write_int8(target, module, files, images, ["output"])
         start = time.perf_counter()
         found = target.open(files, args.threads)
         return Entry(name, runtime, sliced, found, time.perf_counter() - start)

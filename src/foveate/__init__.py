@@ -36,7 +36,7 @@ from foveate.storage import load, load_schedule, save, save_schedule
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
-    from foveate.deploy import export, load_exported
+    from foveate.deploy import export, load_exported, measure_runtimes
     from foveate.evaluation import measure_speed
     from foveate.report.compare import compare
     from foveate.scale import Predictor
@@ -48,6 +48,7 @@ LAZY = {
     "compare": "foveate.report.compare",
     "export": "foveate.deploy",
     "load_exported": "foveate.deploy",
+    "measure_runtimes": "foveate.deploy",
     "measure_speed": "foveate.evaluation",
     "recover": "foveate.tuning",
     "search": "foveate.tuning",
@@ -110,6 +111,7 @@ __all__ = [
     "load",
     "load_exported",
     "load_schedule",
+    "measure_runtimes",
     "measure_speed",
     "models",
     "predict_grouped",

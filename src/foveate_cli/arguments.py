@@ -192,6 +192,14 @@ def add_device(parser: argparse._ActionsContainer) -> None:
     add_default(parser, "--device", DEVICE, "cpu, cuda, cuda:1, mps, ...", "DEVICE")
 
 
+def add_runtimes(parser: argparse._ActionsContainer) -> None:
+    """Add the runtimes to measure in, and their precisions."""
+    runtimes = "measure in runtimes: eager, compile, onnxruntime, openvino, or all that are installed"
+    parser.add_argument("--runtime", metavar="NAME", nargs="+", dest="runtimes", default=[], help=runtimes)
+    precisions = "precisions of the runtimes: fp32, bf16, int8; default: fp32"
+    parser.add_argument("--precision", metavar="KIND", nargs="+", dest="precisions", default=["fp32"], help=precisions)
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
 

@@ -20,6 +20,7 @@ examples:
   foveate compare deit_small_patch16_224 --pretrained --data photos --agreement 0.99
   foveate compare runs/finetune/best --data imagenette --checkpoint runs/dynamicvit/best --out report
   foveate compare runs/camvid/best --task segmentation --data camvid
+  foveate compare runs/finetune/best --data photos --runtime openvino --precision fp32 int8 --calibration others
   foveate compare hf:openai/clip-vit-base-patch16 --data photos --prompts classes.txt
 
 Writes index.html (the report), results.json and results.csv to --out. Ctrl-C keeps the measurements so far and exits
@@ -27,8 +28,8 @@ with 130; --resume continues from partial.json. docs/compare.md explains how eac
 recommendation is made.
 
 keys of --json: format, model, data, options, environment, demonstration, complete, entries, refused,
-  recommendation {entry, sentence, python}, checksum. The first entry is the unreduced model; the keys of an entry are
-  the columns listed in docs/compare.md."""
+  recommendation {entry, sentence, python}, runtimes, checksum. The first entry is the unreduced model; the keys of an
+  entry are the columns listed in docs/compare.md."""
 
 DEFAULT_BUDGETS = ("0.8", "0.65", "0.5")
 DEFAULT_SECONDS = 2.0
@@ -76,6 +77,9 @@ def add_parser(commands: arguments.Commands) -> None:
     arguments.add_device(group)
     timing = "seconds of timing for each candidate"
     arguments.add_default(group, "--seconds", DEFAULT_SECONDS, timing, "S", arguments.positive_float)
+    arguments.add_runtimes(group)
+    calibration = f"images that int8 is calibrated on, not those of --data: {arguments.SOURCES}"
+    group.add_argument("--calibration", metavar="SOURCE", help=calibration)
     arguments.add_default(parser, "--out", Path("foveate-report"), "folder of the report", "DIR", Path)
     parser.add_argument("--resume", action="store_true", help="continue the interrupted run in --out")
     arguments.add_untrained(parser)

@@ -18,6 +18,8 @@ from foveate.report.compare import Comparison, compare
 from foveate.report.compare.candidates import read_budgets, read_methods
 from foveate.report.compare.figure import DEMONSTRATION, INTERRUPTED
 from foveate.report.compare.saving import PAGE, PARTIAL, as_document
+from foveate.report.compare.served import python, sentence
+from foveate.schedules_text import split_list
 from foveate.tasks import find_task
 from foveate.tuning.constraints import Constraints, parse_constraint
 from foveate_cli.compare import DEFAULT_LIMIT, DEMONSTRATION_LIMIT
@@ -83,6 +85,8 @@ def options(args: argparse.Namespace) -> dict[str, Any]:
     given["limit"] = args.limit or (DEMONSTRATION_LIMIT if args.model is None else DEFAULT_LIMIT)
     given["data_options"] = source_options(args)
     given |= asked(args)
+    given |= {"runtimes": split_list(args.runtimes), "precisions": split_list(args.precisions)}
+    given["calibration"] = args.calibration
     if args.model is None:
         return given
     task, own = known_task(args), named_task(args)[1]
@@ -149,7 +153,16 @@ def show(comparison: Comparison, folder: Path) -> None:
     output.say(f"\n{comparison.recommendation.sentence}")
     if comparison.recommendation.python:
         output.say("\n" + "\n".join(f"    {line}" for line in comparison.recommendation.python.splitlines()))
+    show_runtimes(comparison)
     output.say(f"\nReport: {folder / PAGE}")
+
+
+def show_runtimes(comparison: Comparison) -> None:
+    """Print the fastest in other runtimes for each share of unchanged decisions."""
+    for _, one in comparison.fastest_in_runtimes():
+        output.say(f"\n{sentence(one, comparison.entries[one.entry].title)}")
+        code = python(one, comparison.entries[one.entry].python)
+        output.say("\n".join(f"    {line}" for line in code.splitlines()))
 
 
 def title(comparison: Comparison) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from foveate.adapters import copy_unreduced, inspect
-from foveate.cli import output
+from foveate.cli import output, runtime_speed
 from foveate.cli.requests import Loaded, load_from, read_reductions
 from foveate.evaluation import measure_speed
 from foveate.evaluation.timing import checked_device
@@ -29,12 +29,16 @@ WIDE_SPREAD = 0.1  # between the quartiles of a speed-up, relative to its median
 
 def run(args: argparse.Namespace) -> int:
     requested = read_reductions(args)  # before a model is loaded
+    if args.runtimes:
+        runtime_speed.check(args)
     checked_device(args.device)
     if not requested and not Path(args.model).is_dir():  # a saved model may be reduced
         raise ValueError(NO_METHOD)
     if args.report is not None:
         check_report(args.report)
     prepared = [prepared_at(args, size, requested) for size in args.image_sizes or (None,)]  # errors come first
+    if args.runtimes:
+        return runtime_speed.run(args, *prepared[0])
     rows = [
         measure(args, loaded, reduction, batch)
         for loaded, reductions in prepared

@@ -2,6 +2,8 @@
 
 from foveate.deploy.exporting import export
 from foveate.deploy.loading import ExportedModel, load_exported
+from foveate.deploy.runtimes import Runtime
+from foveate.deploy.speed import RuntimeSpeed, measure_runtimes
 from foveate.deploy.targets import TARGETS
 
-__all__ = ["TARGETS", "ExportedModel", "export", "load_exported"]
+__all__ = ["TARGETS", "ExportedModel", "Runtime", "RuntimeSpeed", "export", "load_exported", "measure_runtimes"]

@@ -11,7 +11,7 @@ from torch import Tensor
 from foveate.deploy.manifest import Manifest, read_manifest
 from foveate.deploy.targets import Run, target_named
 from foveate.evaluation.timing import check_positive
-from foveate.methods.validation import check_type
+from foveate.methods.validation import check_type, shown
 from foveate.reductions import Reduction
 
 
@@ -58,7 +58,9 @@ class ExportedModel:
         return f"ExportedModel({self.manifest.target}{kind}, {self.reduction})"
 
 
-def load_exported(path: str | os.PathLike[str], *, threads: int | None = None, trusted: bool = False) -> ExportedModel:
+def load_exported(
+    path: str | os.PathLike[str], *, threads: int | None = None, trusted: bool = False, precision: str = "fp32"
+) -> ExportedModel:
     """Load a model that ``fv.export`` wrote, for this machine's CPU. All files are compared with their checksums.
 
     Args:
@@ -66,6 +68,7 @@ def load_exported(path: str | os.PathLike[str], *, threads: int | None = None, t
         threads: Threads of the runtime. Default: as many as torch uses. ``torch-export`` and ``aoti`` use torch's own.
         trusted: Whether code in the folder may run. ONNX and OpenVINO files hold data only and do not need it;
             ``torch-export`` archives may hold pickles, and ``aoti`` is a compiled library.
+        precision: ``"bf16"`` lets OpenVINO compute in bfloat16 where the processor can: faster and less exact.
 
     Raises:
         ValueError: If the folder is not an exported model, was changed, needs ``trusted=True``, or its runtime is not
@@ -82,4 +85,8 @@ def load_exported(path: str | os.PathLike[str], *, threads: int | None = None, t
             f"{folder} was exported to {target.name}, which holds {target.runs_code}: loading it may run code. If you "
             "made it or trust its author, pass trusted=True. ONNX and OpenVINO exports hold data only."
         )
-    return ExportedModel(manifest, target.open([folder / name for name in target.files], threads))
+    if precision not in ("fp32", "bf16") or (precision == "bf16" and target.name != "openvino"):
+        raise ValueError(
+            f"precision must be 'fp32', or 'bf16' with openvino; got {shown(precision)} and {target.name}."
+        )
+    return ExportedModel(manifest, target.open([folder / name for name in target.files], threads, precision))

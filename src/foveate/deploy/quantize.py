@@ -30,10 +30,15 @@ def check_quantize(quantize: object, target: Target, data: object) -> None:
         raise ValueError(f"quantize must be 'int8' or None, got {shown(quantize)}.")
     if data is None:
         raise ValueError("int8 is calibrated on images like those of later use. Pass data, e.g. a folder.")
-    tool = TOOLS[target.name]
+    check_tool(target.name)
+
+
+def check_tool(target: str) -> None:
+    """Raise a ValueError that names the extra if the tool that makes int8 for ``target`` is missing."""
+    tool = TOOLS[target]
     if importlib.util.find_spec(tool) is None:
         raise ValueError(
-            f"int8 for {target.name} needs the package {tool}, which is not installed. "
+            f"int8 for {target} needs the package {tool}, which is not installed. "
             "Install the extra: pip install 'foveate[export]'."
         )
 
@@ -142,8 +147,14 @@ def _reader(quantization: Any, images: Tensor) -> Any:
 
 
 def _torchao(target: Target, module: nn.Module, files: Sequence[Path], images: Tensor, outputs: Sequence[str]) -> None:
+    with quiet(), torch.no_grad():
+        target.write(program_of(int8_in_pytorch(module), images), files, outputs)
+
+
+def int8_in_pytorch(module: nn.Module) -> nn.Module:
+    """A copy of ``module`` whose linear layers have weights of 8 bits; activations are rounded as they come."""
     torchao = importlib.import_module("torchao.quantization")
     smaller = copy.deepcopy(module)
     with quiet(), torch.no_grad():
         torchao.quantize_(smaller, torchao.Int8DynamicActivationInt8WeightConfig())
-        target.write(program_of(smaller, images), files, outputs)
+    return smaller

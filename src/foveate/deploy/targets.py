@@ -54,8 +54,8 @@ class Target(ABC):
         """Write ``program`` to the paths of ``files``."""
 
     @abstractmethod
-    def open(self, files: Sequence[Path], threads: int | None = None) -> Run:
-        """Load the files for this machine's CPU."""
+    def open(self, files: Sequence[Path], threads: int | None = None, precision: str = "fp32") -> Run:
+        """Load the files for this machine's CPU; ``precision`` is ``bf16`` to compute in bfloat16, where offered."""
 
 
 class Onnx(Target):
@@ -78,7 +78,7 @@ class Onnx(Target):
             assert found is not None
             found.save(str(files[0]), external_data=False)
 
-    def open(self, files: Sequence[Path], threads: int | None = None) -> Run:
+    def open(self, files: Sequence[Path], threads: int | None = None, precision: str = "fp32") -> Run:
         onnxruntime = importlib.import_module("onnxruntime")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads or torch.get_num_threads()
@@ -114,14 +114,15 @@ class OpenVino(Target):
             output.set_names({name})
         return model
 
-    def open(self, files: Sequence[Path], threads: int | None = None) -> Run:
+    def open(self, files: Sequence[Path], threads: int | None = None, precision: str = "fp32") -> Run:
         openvino = importlib.import_module("openvino")
         core = openvino.Core()
-        return self.compiled(core, core.read_model(str(files[0]), str(files[1])), threads)
+        return self.compiled(core, core.read_model(str(files[0]), str(files[1])), threads, precision)
 
-    def compiled(self, core: Any, model: Any, threads: int | None) -> Run:
-        """Run ``model``; float32 stays float32, also on processors with bfloat16."""
-        hints = {"INFERENCE_NUM_THREADS": threads or torch.get_num_threads(), "INFERENCE_PRECISION_HINT": "f32"}
+    def compiled(self, core: Any, model: Any, threads: int | None, precision: str) -> Run:
+        """Run ``model``; float32 stays float32 unless asked for, also on processors with bfloat16."""
+        kind = "bf16" if precision == "bf16" else "f32"
+        hints = {"INFERENCE_NUM_THREADS": threads or torch.get_num_threads(), "INFERENCE_PRECISION_HINT": kind}
         request = core.compile_model(model, "CPU", hints | {"PERFORMANCE_HINT": "LATENCY"}).create_infer_request()
         # a request has one set of outputs, which the next call overwrites
         return lambda images: [
@@ -140,7 +141,7 @@ class TorchExport(Target):
         with quiet():
             torch.export.save(program, str(files[0]))
 
-    def open(self, files: Sequence[Path], threads: int | None = None) -> Run:
+    def open(self, files: Sequence[Path], threads: int | None = None, precision: str = "fp32") -> Run:
         with quiet():
             module = torch.export.load(str(files[0])).module()
         return _run_module(module)
@@ -157,7 +158,7 @@ class AotInductor(Target):
         with quiet():
             torch._inductor.aoti_compile_and_package(program, package_path=str(files[0]))
 
-    def open(self, files: Sequence[Path], threads: int | None = None) -> Run:
+    def open(self, files: Sequence[Path], threads: int | None = None, precision: str = "fp32") -> Run:
         return _run_module(torch._inductor.aoti_load_package(str(files[0])))
 
 

@@ -16,7 +16,8 @@ from foveate.evaluation.plain_data import checked_value, read_dataclass
 from foveate.methods.options import parse
 from foveate.methods.validation import shown_error
 from foveate.reductions import Reduction
-from foveate.report.compare.question import best_entry
+from foveate.report.compare.question import best_entry, is_baseline
+from foveate.report.compare.served import InRuntime, fastest_by_tier, read_stored
 from foveate.schedules import Keep
 
 UNREDUCED, EXACT_LAST_BLOCK = "unreduced", "exact-last-block"
@@ -153,6 +154,8 @@ class Comparison:
     entries: tuple[Entry, ...]
     refused: tuple[Refused, ...]
     recommendation: Recommendation
+    runtimes: tuple[InRuntime, ...] = ()
+    """The entries in other runtimes, if these were asked for."""
     gallery: Any = field(default=None, compare=False, repr=False)
     """Token maps for the page; not part of the results."""
     predictions: Any = field(default=None, compare=False, repr=False)
@@ -180,7 +183,8 @@ class Comparison:
 
     @staticmethod
     def _read(data: Mapping[str, Any]) -> Comparison:
-        values = {f.name: data[f.name] for f in dataclasses.fields(Comparison) if f.name not in PICTURED}
+        fields = {f.name for f in dataclasses.fields(Comparison)} - {*PICTURED, "runtimes"}
+        values = {name: data[name] for name in fields}
         for name, keys in NEEDED.items():
             checked_value(values[name], dict[str, Any], name)
             for key, kind in keys.items():
@@ -188,6 +192,7 @@ class Comparison:
         checked_value([values["demonstration"], values["complete"]], tuple[bool, bool], "demonstration and complete")
         values["entries"] = tuple(Entry.from_dict(entry) for entry in data["entries"])
         values["refused"] = tuple(read_dataclass(Refused, refused, "refused") for refused in data["refused"])
+        values["runtimes"] = tuple(read_stored(data.get("runtimes", []), len(values["entries"])))
         found = read_dataclass(Recommendation, data["recommendation"], "recommendation")
         if found.entry is not None and not 0 <= found.entry < len(values["entries"]):
             raise ValueError(f"recommendation.entry is {found.entry}, but there are {len(values['entries'])} entries")
@@ -212,6 +217,11 @@ class Comparison:
             ValueError: If a value is out of range, no speed was measured, or no setting is fast enough.
         """
         return best_entry(self.entries, agreement, latency, int(self.options["batch_size"]))
+
+    def fastest_in_runtimes(self) -> list[tuple[float, InRuntime]]:
+        """The fastest in other runtimes that leaves 99, 98 and 95 % of decisions unchanged, each with that share."""
+        baselines = [number for number, entry in enumerate(self.entries) if is_baseline(entry)]
+        return fastest_by_tier(self.runtimes, int(self.options["batch_size"]), baselines)
 
     def save(self, directory: str | PathLike[str]) -> Path:
         """Write results.json, results.csv and the page index.html, each atomically; return the folder."""

@@ -39,7 +39,12 @@ def best_entry(entries: Sequence[Entry], agreement: float | None, latency: float
 
 def is_baseline(entry: Entry) -> bool:
     """Return whether the entry is a baseline, shown only for comparison."""
-    name = entry.method.partition(":")[0]
+    return is_baseline_method(entry.method)
+
+
+def is_baseline_method(method: str) -> bool:
+    """Return whether the method of an entry, as it is written, is a baseline."""
+    name = method.partition(":")[0]
     return is_method(name) and method_class(name).baseline
 
 

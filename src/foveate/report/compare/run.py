@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
@@ -33,6 +32,7 @@ from foveate.report.compare.candidates import (
 )
 from foveate.report.compare.comparison import Comparison, Entry, Recommendation
 from foveate.report.compare.fidelity import Fidelity, measure_fidelity
+from foveate.report.compare.identity import identity_of, weights_fingerprint
 from foveate.report.compare.images import Images
 from foveate.report.compare.maps import Maps, draw_maps
 from foveate.report.compare.predictions import draw_predictions
@@ -46,7 +46,9 @@ from foveate.report.compare.preparing import (
     prepared,
 )
 from foveate.report.compare.recommend import recommend, with_pareto
+from foveate.report.compare.runtimes import RuntimeStage, as_text, check_task, read_request
 from foveate.report.compare.saving import Partial
+from foveate.report.compare.served import InRuntime, read_stored
 from foveate.report.compare.settings import DEFAULT_SECONDS, Settings, read_checkpoints
 from foveate.report.compare.timing import Speed, measure_candidate
 from foveate.tasks import find_task, task_of
@@ -85,6 +87,9 @@ def compare(
     progress: Progress | None = None,
     store: str | PathLike[str] | None = None,
     resume: bool = False,
+    runtimes: Sequence[str] = (),
+    precisions: Sequence[str] = ("fp32",),
+    calibration: Any = None,
 ) -> Comparison:
     """Measure every training-free method at every MAC budget on ``model``, which does not change.
 
@@ -118,6 +123,9 @@ def compare(
         progress: Called during the work.
         store: A folder for intermediate results (partial.json); saving the finished comparison there removes them.
         resume: Resume from the intermediate results in ``store``.
+        runtimes: Also measure in these: ``compile``, ``onnxruntime``, ``openvino``, or ``all`` that are installed.
+        precisions: Their precisions: ``fp32``, ``bf16``, ``int8``.
+        calibration: Images that int8 is calibrated on, which should not be among ``data``.
 
     Returns:
         All measurements and the recommendation.
@@ -140,7 +148,11 @@ def compare(
     given_bounds = {"agreement": agreement, "latency": latency, "speedup": speedup}
     asked = Constraints(**given_bounds) if any(bound is not None for bound in given_bounds.values()) else None
     chosen, shares, folders = read_methods(methods), read_budgets(budgets), read_checkpoints(checkpoints)
-    settings = Settings(tuple(chosen), shares, batch_size, checked_device(device), limit, seconds, seed, folders)
+    served = read_request(runtimes, precisions, calibration)
+    place = checked_device(device)
+    settings = Settings(
+        tuple(chosen), shares, batch_size, place, limit, seconds, seed, folders, served, as_text(calibration)
+    )
     demonstration = model is None
     data = checked_data(data, demonstration)
     # the task of a model that is not loaded yet may not be known
@@ -155,6 +167,7 @@ def compare(
     if kind is None:
         kind = find_task(task_of(unreduced))
         reading = reading.with_task(kind, task_options)
+    check_task(served, kind.name)
     judge = kind.for_model(unreduced, **reading.own)
     images = open_images(data, unreduced, settings, judge, reading)
     images.note = " ".join(filter(None, ("" if trained else UNTRAINED, images.note)))
@@ -182,6 +195,7 @@ class Job:
         self.progress = progress or silent
         self.fidelity = Fidelity({candidate.key: images.task.metrics() for candidate in found.all})
         self.speeds: dict[str, Speed] = {}
+        self.in_runtimes: dict[str, list[InRuntime]] = {}
         self.maps = Maps()
         self.earlier_broken = 0
         self.partial: Partial | None = None
@@ -198,6 +212,7 @@ class Job:
         try:
             self._measure_fidelity()
             self._measure_speed()
+            self._measure_in_runtimes()
             complete = True
         except KeyboardInterrupt:
             if not self.fidelity.images:
@@ -237,6 +252,13 @@ class Job:
                 self._store()
         self.progress("speed and memory", len(candidates), len(candidates))
 
+    def _measure_in_runtimes(self) -> None:
+        settings = self.settings
+        if settings.runtimes:
+            stage = RuntimeStage(self.unreduced, settings.runtimes, settings.calibration, self.images, settings.seconds)
+            stage.measure_all(self.found.all, self.in_runtimes, self._noise(), self.progress, self._store)
+            self.found = dataclasses.replace(self.found, refused=(*self.found.refused, *stage.refused))
+
     def _draw(self) -> None:
         try:
             self.maps = draw_maps(self.found.all, self.images, self.unreduced, self.progress)
@@ -255,7 +277,7 @@ class Job:
         return {
             "model": {"name": self.name, "weights": weights_fingerprint(self.unreduced)},
             "data": {"source": self.images.source, "split": self.images.split, "images": self.images.fingerprint()},
-            "candidates": [_identity_of(candidate) for candidate in self.found.all],
+            "candidates": [identity_of(candidate) for candidate in self.found.all],
             "environment": str(self.environment),
             **self.settings.as_dict(),
         }
@@ -263,7 +285,8 @@ class Job:
     def _store(self) -> None:
         if self.partial is not None:
             speeds = {key: dataclasses.asdict(speed) for key, speed in self.speeds.items()}
-            self.partial.write({"fidelity": self.fidelity.as_dict(), "speeds": speeds})
+            served = {key: [dataclasses.asdict(one) for one in found] for key, found in self.in_runtimes.items()}
+            self.partial.write({"fidelity": self.fidelity.as_dict(), "speeds": speeds, "runtimes": served})
         self.stored_at = time.monotonic()
 
     def _resume(self) -> None:
@@ -278,6 +301,8 @@ class Job:
         try:
             fidelity = Fidelity.from_dict(measured["fidelity"], self.images.task)
             speeds = {key: read_dataclass(Speed, stored, key) for key, stored in measured["speeds"].items()}
+            stored = measured.get("runtimes", {}).items()
+            served = {key: read_stored(found, len(self.found.all)) for key, found in stored}
             for candidate in self.found.all:
                 fidelity.metrics[candidate.key].compute()
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
@@ -286,6 +311,7 @@ class Job:
                 "Leave out --resume to begin anew."
             ) from error
         self.fidelity, self.speeds, self.earlier_broken = fidelity, speeds, fidelity.broken
+        self.in_runtimes = served
 
     def _result(self, demonstration: bool, complete: bool) -> Comparison:
         entries = with_pareto([self._entry(candidate) for candidate in self.found.all])
@@ -300,6 +326,7 @@ class Job:
             entries=entries,
             refused=self.found.refused,
             recommendation=recommendation,
+            runtimes=tuple(one for found in self.in_runtimes.values() for one in found),
             gallery=self.maps.gallery,
             predictions=draw_predictions(self.found.all, entries, recommendation.entry, self.images),
         )
@@ -380,18 +407,3 @@ class Job:
             "note": self.images.note,
             "broken": self.fidelity.broken,
         }
-
-
-def _identity_of(candidate: Candidate) -> list[Any]:
-    """Identify a candidate; only learned ones have their own weights."""
-    own = weights_fingerprint(candidate.model) if candidate.kind == "learned" else ""
-    return [candidate.key, list(candidate.counts), own]
-
-
-def weights_fingerprint(model: nn.Module) -> str:
-    """Return a hash of all weights."""
-    digest = hashlib.blake2b(digest_size=8)
-    for name, tensor in model.state_dict().items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()

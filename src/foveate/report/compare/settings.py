@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from foveate.deploy.runtimes import Runtime
 from foveate.evaluation.timing import check_positive, check_seconds
 from foveate.methods.base import Method
 from foveate.methods.options import method_text
@@ -30,6 +31,9 @@ class Settings:
     seconds: float
     seed: int
     checkpoints: tuple[str, ...]
+    runtimes: tuple[Runtime, ...] = ()
+    calibration: Any = None
+    """Images that int8 is calibrated on: a source, or a tensor."""
 
     def __post_init__(self) -> None:
         check_positive(batch_size=self.batch_size, limit=self.limit)
@@ -39,7 +43,7 @@ class Settings:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data, for the report and to check whether a run can be resumed."""
-        options = {
+        options: dict[str, Any] = {
             "budgets": list(self.budgets),
             "methods": [method_text(method) for method in self.methods],
             "batch_size": self.batch_size,
@@ -48,7 +52,10 @@ class Settings:
             "seconds": self.seconds,
             "seed": self.seed,
         }
-        return options | ({"checkpoints": list(self.checkpoints)} if self.checkpoints else {})
+        options |= {"checkpoints": list(self.checkpoints)} if self.checkpoints else {}
+        options |= {"runtimes": [runtime.title for runtime in self.runtimes]} if self.runtimes else {}
+        calibration = self.calibration if isinstance(self.calibration, str | None) else "tensor"
+        return options | ({} if calibration is None else {"calibration": calibration})
 
 
 def read_checkpoints(given: str | Path | Sequence[str | Path]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ import foveate
 from foveate.evaluation.columns import COLUMNS
 from foveate.report.page import words
 from foveate.report.page.predictions import PredictedPictures, predicted_pictures
+from foveate.report.page.runtimes import in_runtimes
 from foveate.report.page.table import refusals, table
 
 SCRIPTS = ("page.js", "chart.js", "tokens.js")
@@ -56,6 +57,7 @@ def render(comparison: Plain, gallery: Plain | None = None, predictions: Predict
         "summary": escape(_chart_in_words(found)),
         "table": table(found["entries"], recommended),
         "refused": refusals(found["refused"]),
+        "runtimes": in_runtimes(found),
         "predictions": predicted_pictures(predictions),
         "about": _about(found),
         "method": escape(_how_measured(found)),
