@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= auto
 
-.PHONY: compare test test-export docs dist browser check clean
+.PHONY: compare serve test test-export docs dist browser check clean
 
 compare: $(VENV)/.installed
 	$(BIN)/foveate compare --out foveate-report
@@ -19,6 +19,10 @@ test-export: $(VENV)/.installed-dev
 # the wheel and the source archive, in dist/
 dist: $(VENV)/.installed-dev
 	$(BIN)/python -c "from setuptools import build_meta as b; print(b.build_sdist('dist'), b.build_wheel('dist'))"
+
+# a server around an exported model on a loopback port, and its load test
+serve: $(VENV)/.installed-dev
+	$(BIN)/python examples/serve/load_test.py
 
 # the report is tested in a real browser where one may be installed; else those tests skip with a warning
 browser:

@@ -194,3 +194,13 @@ def test_a_missing_runtime_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "openvino" else found(name))
     with pytest.raises(ValueError, match=r"openvino needs the package openvino.*foveate\[export\]"):
         fv.export(model_of(), tmp_path / "out", "openvino", data=images(3))
+
+
+def test_a_model_loaded_for_one_batch_size_computes_the_same_and_takes_no_other(tmp_path):
+    folder = fv.export(model_of(), tmp_path / "fast", "openvino", data=images(3))
+    whole, one = fv.load_exported(folder), fv.load_exported(folder, batch_size=2)
+    torch.testing.assert_close(one(images(2)), whole(images(2)), rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="loaded for batches of 2, got 3 images"):
+        one(images(3))
+    with pytest.raises(ValueError, match=r"precision must be 'fp32', or 'bf16'.*got 'int4'"):
+        fv.load_exported(folder, precision="int4")

@@ -28,8 +28,8 @@ class Fields(dict[str, Tensor]):
 class ExportedModel:
     """An exported model, ready to run on the CPU: ``model(images)`` returns what the model returned."""
 
-    def __init__(self, manifest: Manifest, run: Run) -> None:
-        self.manifest, self._run = manifest, run
+    def __init__(self, manifest: Manifest, run: Run, batch_size: int | None = None) -> None:
+        self.manifest, self._run, self.batch_size = manifest, run, batch_size
         self.classes = manifest.classes
         self.reduction = Reduction.from_dict(manifest.reduction)
         self.image_size: tuple[int, ...] = tuple(manifest.input["size"])
@@ -48,6 +48,8 @@ class ExportedModel:
             raise ValueError(f"Images must be a tensor (batch, {shape}) of {self.dtype}, got {found}.")
         if not len(images):
             raise ValueError("The batch is empty. Pass at least one image.")
+        if self.batch_size not in (None, len(images)):
+            raise ValueError(f"The model was loaded for batches of {self.batch_size}, got {len(images)} images.")
         outputs = self._run(images.detach().cpu())
         if self.manifest.returns == "tensor":
             return outputs[0]
@@ -59,7 +61,12 @@ class ExportedModel:
 
 
 def load_exported(
-    path: str | os.PathLike[str], *, threads: int | None = None, trusted: bool = False, precision: str = "fp32"
+    path: str | os.PathLike[str],
+    *,
+    threads: int | None = None,
+    trusted: bool = False,
+    precision: str = "fp32",
+    batch_size: int | None = None,
 ) -> ExportedModel:
     """Load a model that ``fv.export`` wrote, for this machine's CPU. All files are compared with their checksums.
 
@@ -69,13 +76,14 @@ def load_exported(
         trusted: Whether code in the folder may run. ONNX and OpenVINO files hold data only and do not need it;
             ``torch-export`` archives may hold pickles, and ``aoti`` is a compiled library.
         precision: ``"bf16"`` lets OpenVINO compute in bfloat16 where the processor can: faster and less exact.
+        batch_size: The only number of images in a call. OpenVINO is then 5 to 25 % faster at batch 1. Default: any.
 
     Raises:
         ValueError: If the folder is not an exported model, was changed, needs ``trusted=True``, or its runtime is not
             installed.
     """
     check_type(str | os.PathLike, "a path", path=path)
-    check_positive(threads=threads)
+    check_positive(threads=threads, batch_size=batch_size)
     check_type(bool, "True or False", trusted=trusted)
     folder = Path(path)
     manifest = read_manifest(folder)
@@ -89,4 +97,6 @@ def load_exported(
         raise ValueError(
             f"precision must be 'fp32', or 'bf16' with openvino; got {shown(precision)} and {target.name}."
         )
-    return ExportedModel(manifest, target.open([folder / name for name in target.files], threads, precision))
+    files = [folder / name for name in target.files]
+    shape = None if batch_size is None else (batch_size, *manifest.input["size"])
+    return ExportedModel(manifest, target.open(files, threads, precision, shape), batch_size)

@@ -101,10 +101,10 @@ def _reached(start: list[Any], neighbors: Callable[[Any], list[Any]]) -> dict[st
 
 
 def _is_layer(op: Any) -> bool:
-    """Whether this is a product with weights, a convolution or a norm."""
+    """Whether this is a product with weights, attention, a convolution or a norm."""
     if op.get_type_name() == "MatMul":
         return any(_is_weight(port.get_source_output().get_node()) for port in op.inputs())
-    return op.get_type_name() in ("Convolution", "MVN")
+    return op.get_type_name() in ("Convolution", "MVN", "ScaledDotProductAttention")
 
 
 def _is_weight(node: Any) -> bool:

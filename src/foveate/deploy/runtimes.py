@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import importlib.util
 import tempfile
@@ -10,6 +9,7 @@ import time
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -66,10 +66,17 @@ class Ready:
     """A model in a runtime."""
 
     run: Call
+    """For batches of any size."""
     export_seconds: float
     """Time to write it for the runtime; 0 for PyTorch."""
     load_seconds: float
     """Time to load and compile it, up to the first output."""
+    reopen: Callable[[int], Call] | None = None
+    """Loads it for one batch size, in runtimes that are faster if they know it."""
+
+    def for_batch(self, size: int) -> Call:
+        """The model for batches of ``size`` images."""
+        return self.run if self.reopen is None else self.reopen(size)
 
 
 def read_runtimes(names: Sequence[str], precisions: Sequence[str] = ("fp32",)) -> tuple[list[Runtime], list[str]]:
@@ -153,19 +160,32 @@ def prepare(
         return _in_pytorch(model, runtime, images)
     target = TARGETS[runtime.export_to]
     start = time.perf_counter()
-    with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) if place is None else place
-        folder.mkdir(parents=True, exist_ok=True)
-        files = [folder / name for name in target.files]
-        if not all(file.is_file() for file in files):
-            module = PlainOutputs(model, None).eval()
-            target.write(program_of(module, images), files, ["output"])
-            if runtime.precision == "int8":
-                write_int8(target, module, files, images, ["output"])
-        written = time.perf_counter()
-        outputs = target.open(files, threads, runtime.precision)
-        outputs(images[:1])
-    return Ready(lambda x: outputs(x)[0], written - start, time.perf_counter() - written)
+    temporary = tempfile.TemporaryDirectory() if place is None else None
+    folder = place or Path(temporary.name if temporary else "")
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / name for name in target.files]
+    if not all(file.is_file() for file in files):
+        module = PlainOutputs(model, None).eval()
+        target.write(program_of(module, images), files, ["output"])
+        if runtime.precision == "int8":
+            write_int8(target, module, files, images, ["output"])
+    written = time.perf_counter()
+
+    def opened(batch: int | None) -> Call:
+        shape = None if batch is None else (batch, *images.shape[1:])
+        outputs = target.open(files, threads, runtime.precision, shape)
+        return lambda x: outputs(x)[0]
+
+    run = opened(None)
+    run(images[:1])
+    # ONNX Runtime plans for any size at no cost; the folder is removed with the last reference to it
+    reopen = partial(_keeping, temporary, opened) if runtime.name == "openvino" else None
+    return Ready(run, written - start, time.perf_counter() - written, reopen)
+
+
+def _keeping(folder: object, opened: Callable[[int | None], Call], batch: int) -> Call:
+    """``opened`` for a batch; ``folder`` is only held, so that its files are still there."""
+    return opened(batch)
 
 
 def _in_pytorch(model: nn.Module, runtime: Runtime, images: Tensor) -> Ready:

@@ -2,6 +2,7 @@
 
 Each model runs once before the call that is timed. A server calls one model again and again, and without it a small
 model would always find its weights pushed out of the cache by the others, and threads of other runtimes still awake.
+OpenVINO is loaded for the batch size that is timed.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from foveate.methods.validation import shown
 from foveate.reductions import Reduction
 
 PREPARING = "exporting and loading"
+SETTLE = 0.002
+"""Seconds before each model, in which threads of the one before fall asleep."""
 CALIBRATION = 8
 """Images of noise that int8 is calibrated on where only its speed is asked for."""
 
@@ -134,7 +137,7 @@ def measure_runtimes(
         results: list[RuntimeSpeed] = []
         for batch in batch_sizes:
             images = torch.randn(batch, *size, generator=torch.Generator().manual_seed(0))
-            timers = {variant: run_twice(ready.run, images) for variant, ready in variants.items()}
+            timers = {variant: run_twice(ready.for_batch(len(images)), images) for variant, ready in variants.items()}
             timed = time_in_turns(timers, rounds, seconds * max(1, len(plain) - 1), progress)
             results += summarized(plain, variants, timed, batch, torch.get_num_threads())
     return [result for result in results if result.runtime in found]
@@ -184,6 +187,7 @@ def run_twice(run: Call, images: Tensor) -> Timer:
     """A timer of the second of two calls."""
 
     def timer() -> float:
+        time.sleep(SETTLE)
         run(images)
         start = time.perf_counter()
         run(images)

@@ -54,8 +54,21 @@ class Target(ABC):
         """Write ``program`` to the paths of ``files``."""
 
     @abstractmethod
-    def open(self, files: Sequence[Path], threads: int | None = None, precision: str = "fp32") -> Run:
-        """Load the files for this machine's CPU; ``precision`` is ``bf16`` to compute in bfloat16, where offered."""
+    def open(
+        self,
+        files: Sequence[Path],
+        threads: int | None = None,
+        precision: str = "fp32",
+        shape: Sequence[int] | None = None,
+    ) -> Run:
+        """Load the files for this machine's CPU.
+
+        Args:
+            files: what ``write`` wrote.
+            threads: of the runtime. Default: torch's.
+            precision: ``bf16`` to compute in bfloat16, where offered.
+            shape: of the only batches it will get, for runtimes that are faster if they know it.
+        """
 
 
 class Onnx(Target):
@@ -78,10 +91,18 @@ class Onnx(Target):
             assert found is not None
             found.save(str(files[0]), external_data=False)
 
-    def open(self, files: Sequence[Path], threads: int | None = None, precision: str = "fp32") -> Run:
+    def open(
+        self,
+        files: Sequence[Path],
+        threads: int | None = None,
+        precision: str = "fp32",
+        shape: Sequence[int] | None = None,
+    ) -> Run:
         onnxruntime = importlib.import_module("onnxruntime")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads or torch.get_num_threads()
+        # threads that spin on after a run take the processor from whatever comes next
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         session = onnxruntime.InferenceSession(str(files[0]), options, providers=["CPUExecutionProvider"])
         (entry,) = session.get_inputs()
         return lambda images: [
@@ -109,15 +130,27 @@ class OpenVino(Target):
         openvino = importlib.import_module("openvino")
         with quiet():
             model = openvino.convert_model(program)
+        ((example,), _) = program.example_inputs
+        model.reshape([-1, *example.shape[1:]])  # only the batch size is open
         model.inputs[0].set_names({INPUT})
         for output, name in zip(model.outputs, outputs, strict=True):
             output.set_names({name})
         return model
 
-    def open(self, files: Sequence[Path], threads: int | None = None, precision: str = "fp32") -> Run:
+    def open(
+        self,
+        files: Sequence[Path],
+        threads: int | None = None,
+        precision: str = "fp32",
+        shape: Sequence[int] | None = None,
+    ) -> Run:
         openvino = importlib.import_module("openvino")
         core = openvino.Core()
-        return self.compiled(core, core.read_model(str(files[0]), str(files[1])), threads, precision)
+        model = core.read_model(str(files[0]), str(files[1]))
+        if shape is not None:
+            # with an open batch size every operation works out its sizes in each call, which may take as long as itself
+            model.reshape(list(shape))
+        return self.compiled(core, model, threads, precision)
 
     def compiled(self, core: Any, model: Any, threads: int | None, precision: str) -> Run:
         """Run ``model``; float32 stays float32 unless asked for, also on processors with bfloat16."""
@@ -141,7 +174,13 @@ class TorchExport(Target):
         with quiet():
             torch.export.save(program, str(files[0]))
 
-    def open(self, files: Sequence[Path], threads: int | None = None, precision: str = "fp32") -> Run:
+    def open(
+        self,
+        files: Sequence[Path],
+        threads: int | None = None,
+        precision: str = "fp32",
+        shape: Sequence[int] | None = None,
+    ) -> Run:
         with quiet():
             module = torch.export.load(str(files[0])).module()
         return _run_module(module)
@@ -158,7 +197,13 @@ class AotInductor(Target):
         with quiet():
             torch._inductor.aoti_compile_and_package(program, package_path=str(files[0]))
 
-    def open(self, files: Sequence[Path], threads: int | None = None, precision: str = "fp32") -> Run:
+    def open(
+        self,
+        files: Sequence[Path],
+        threads: int | None = None,
+        precision: str = "fp32",
+        shape: Sequence[int] | None = None,
+    ) -> Run:
         return _run_module(torch._inductor.aoti_load_package(str(files[0])))
 
 

@@ -125,15 +125,15 @@ class RuntimeStage:
         agreements = self._agreements({v.runtime: ready for v, ready in own.items() if not v.sliced})
         found = []
         for images in batches:
-            timers = {variant: run_twice(ready.run, images) for variant, ready in variants.items()}
+            timers = {variant: run_twice(ready.for_batch(len(images)), images) for variant, ready in variants.items()}
             timed = time_in_turns(timers, None, self.seconds * len(self.runtimes))
             reductions = [inspect(self.unreduced).reduction, candidate.reduction]
             for result in summarized(reductions, variants, timed, len(images), torch.get_num_threads()):
                 if result.runtime != EAGER and result.reduction is reductions[bool(number)]:
-                    shared = {f.name: getattr(result, f.name, None) for f in dataclasses.fields(InRuntime)}
-                    shared |= {"entry": number, **dataclasses.asdict(result.runtime)}
-                    shared |= {"runtime": result.runtime.name, "agreement": agreements[result.runtime]}
-                    found.append(InRuntime(**{f.name: shared[f.name] for f in dataclasses.fields(InRuntime)}))
+                    shared: dict[str, Any] = {"entry": number, "agreement": agreements[result.runtime]}
+                    shared |= {"runtime": result.runtime.name, "precision": result.runtime.precision}
+                    names = [f.name for f in dataclasses.fields(InRuntime) if f.name not in shared]
+                    found.append(InRuntime(**shared, **{name: getattr(result, name) for name in names}))
         return found
 
     def _ready(self, model: nn.Module, runtime: Runtime) -> Ready:
