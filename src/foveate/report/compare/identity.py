@@ -1,4 +1,4 @@
-"""What must be the same in a resumed run: weights, and candidates."""
+"""What a model is: in words for a report, and as what must be the same in a resumed run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from foveate.adapters import inspect
+from foveate.api import cost
 from foveate.report.compare.candidates import Candidate
 
 
@@ -24,3 +26,18 @@ def weights_fingerprint(model: nn.Module) -> str:
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def described(model: nn.Module, name: str) -> dict[str, Any]:
+    """Return what a report says of the unreduced model."""
+    family, costs = inspect(model), cost(model)
+    return {
+        "name": name,
+        "params": costs.params,
+        "macs": costs.macs,
+        "image_size": list(family.image_size),
+        "grid": list(family.grid),
+        "blocks": len(family.blocks),
+        "prefix": family.num_prefix,
+        "num_classes": family.num_classes,
+    }

@@ -32,7 +32,7 @@ from foveate.report.compare.candidates import (
 )
 from foveate.report.compare.comparison import Comparison, Entry, Recommendation
 from foveate.report.compare.fidelity import Fidelity, measure_fidelity
-from foveate.report.compare.identity import identity_of, weights_fingerprint
+from foveate.report.compare.identity import described, identity_of, weights_fingerprint
 from foveate.report.compare.images import Images
 from foveate.report.compare.maps import Maps, draw_maps
 from foveate.report.compare.predictions import draw_predictions
@@ -317,7 +317,7 @@ class Job:
         entries = with_pareto([self._entry(candidate) for candidate in self.found.all])
         recommendation = self._recommendation(entries)
         return Comparison(
-            model=self._model(),
+            model=described(self.unreduced, self.name),
             data=self._data(),
             options=self.settings.as_dict() | ({} if self.asked is None else {"asked": self.asked.as_dict()}),
             environment=dataclasses.asdict(self.environment),
@@ -384,19 +384,6 @@ class Job:
         """Return the best divided by the worst speed of the unreduced model, over the timings of all candidates."""
         rates = [speed.unreduced_per_second for speed in self.speeds.values()]
         return max(rates) / min(rates) if rates else 1.0
-
-    def _model(self) -> dict[str, Any]:
-        family, costs = inspect(self.unreduced), cost(self.unreduced)
-        return {
-            "name": self.name,
-            "params": costs.params,
-            "macs": costs.macs,
-            "image_size": list(family.image_size),
-            "grid": list(family.grid),
-            "blocks": len(family.blocks),
-            "prefix": family.num_prefix,
-            "num_classes": family.num_classes,
-        }
 
     def _data(self) -> dict[str, Any]:
         return {
