@@ -327,8 +327,8 @@ def test_one_name_has_one_meaning_and_one_default_in_every_command():
             continue
         for action in parser._actions:
             for option in set(action.option_strings) & set(same):
-                # speed measures several; predict and embed take what fits into memory
-                if option != "--batch-size" or name not in ("speed", "predict", "embed"):
+                # speed measures several; predict and embed take what fits into memory; recover trains
+                if option != "--batch-size" or name not in ("speed", "predict", "embed", "recover"):
                     found.setdefault(option, set()).add((action.default, str(action.type), action.nargs))
     assert set(found) == set(same)
     assert all(len(meanings) == 1 for meanings in found.values()), found
