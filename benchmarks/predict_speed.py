@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
-import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -93,26 +92,36 @@ def main() -> None:
     parser.add_argument("--csv", type=Path)
     args = parser.parse_args()
     processes = len(os.sched_getaffinity(0))
-    rows = []
+    rows: list[list[object]] = []
     for reduction in args.reductions:
-        found: dict[str, list[float]] = {"bare": [], "local": [], "ray": []}
-        starts: dict[str, list[float]] = {"local": [], "ray": []}
-        for _ in range(args.rounds):
-            found["bare"].append(bare_speed(args.images, args.batch_size, reduction, processes))
+        for number in range(args.rounds):
+            speeds = {"bare": bare_speed(args.images, args.batch_size, reduction, processes)}
+            starts: dict[str, float] = {}
             for engine in ("local", "ray"):
-                speed, start = engine_speed(engine, args.images, args.batch_size, reduction, processes)
-                found[engine].append(speed)
-                starts[engine].append(start)
-        middle = {name: statistics.median(values) for name, values in found.items()}
-        print(reduction or "unreduced", found, starts, flush=True)
-        for name, value in middle.items():
-            begin = f"{statistics.median(starts[name]):.1f}" if name in starts else None
-            shares = [f"{value / middle['bare']:.3f}", None if name == "bare" else f"{value / middle['local']:.3f}"]
-            rows.append([reduction or "unreduced", name, f"{value:.2f}", *shares, begin])
-    if args.csv:
-        columns = ["reduction", "engine", "images_per_second", "share_of_bare", "share_of_local", "seconds_to_first"]
-        sample = f"{MODEL}, random weights, {args.images} photographs of 299 pixels, batch {args.batch_size}"
-        record(args.csv, columns, rows, f"{sample}, {processes} processes of one thread, {args.rounds} rounds")
+                speeds[engine], starts[engine] = engine_speed(
+                    engine, args.images, args.batch_size, reduction, processes
+                )
+            for name, speed in speeds.items():
+                shares = [f"{speed / speeds['bare']:.2f}", None if name == "bare" else f"{speed / speeds['local']:.2f}"]
+                start = f"{starts[name]:.0f}" if name in starts else None
+                rows.append([reduction or "unreduced", number, name, f"{speed:.1f}", *shares, start])
+                print(*rows[-1], flush=True)
+            if args.csv:  # after every round: the rest may be cut off
+                write(args, rows, processes)
+
+
+def write(args: argparse.Namespace, rows: list[list[object]], processes: int) -> None:
+    columns = [
+        "reduction",
+        "round",
+        "engine",
+        "images_per_second",
+        "share_of_bare",
+        "share_of_local",
+        "seconds_to_first",
+    ]
+    sample = f"{MODEL}, random weights, {args.images} photographs of 299 pixels, batch {args.batch_size}"
+    record(args.csv, columns, rows, f"{sample}, {processes} processes of one thread, {args.rounds} rounds")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from . import (
     instances,
     methods,
     positions,
+    scale,
     systems,
     training,
     values,
@@ -33,4 +34,5 @@ BREAKS: list[Break] = [
     *systems.BREAKS,
     *evaluation.BREAKS,
     *training.BREAKS,
+    *scale.BREAKS,
 ]
