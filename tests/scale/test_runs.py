@@ -1,9 +1,14 @@
 """Runs over many images: rows, parts, resuming, and what is refused."""
 
 import errno
+import io
 import json
 import os
 import pickle
+import tarfile
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import numpy as np
 import pyarrow as pa
@@ -129,6 +134,43 @@ def test_damaged_parts_are_written_again(toy, photos, whole, tmp_path):
         (out / file_name(part)).write_bytes(content)
     assert write(toy, photos, out, resume=True).written == 8
     assert rows(out) == rows(whole)
+
+
+@pytest.fixture
+def served(tmp_path):
+    """A folder behind a URL."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "served"))
+    (tmp_path / "served").mkdir()
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield tmp_path / "served", f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def write_shard(path, members):
+    with tarfile.open(path, "w") as archive:
+        for name, content in members:
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+
+
+def test_streamed_shards_become_one_file_each_also_without_images(toy, served, tmp_path):
+    folder, url = served
+    write_shard(folder / "s-0.tar", [("0.png", picture(0)), ("0.cls", b"7"), ("1.png", b"no")])
+    write_shard(folder / "s-1.tar", [("notes.txt", b"x")])
+    write_shard(folder / "s-2.tar", [("2.png", picture(2))])
+    source, out = f"wds:{url}/s-{{0..2}}.tar", tmp_path / "out"
+    summary = write(toy, source, out, part_images=None)
+    assert (summary.images, summary.broken, summary.files) == (3, 1, 3)
+    assert [row["key"] for row in rows(out)] == [f"{url}/s-0.tar/0.png", f"{url}/s-0.tar/1.png", f"{url}/s-2.tar/2.png"]
+    assert write(toy, source, out, part_images=None, resume=True).written == 0
+    write_shard(folder / "s-1.tar", [("3.png", picture(3)), ("notes", b"x"), ("3.png", picture(4))])
+    (out / file_name(1)).unlink()
+    with pytest.raises(DataError, match=r"The key .*s-1.tar/3.png repeats"):
+        write(toy, source, out, part_images=None, resume=True)
+    with pytest.raises(DataError, match="is a stream, of which no images are drawn"):
+        write(toy, source, tmp_path / "other", limit=1)
 
 
 def test_a_folder_of_another_run_is_refused_and_left_alone(toy, photos, whole, tmp_path):

@@ -75,7 +75,7 @@ class PartFile(AbstractContextManager["PartFile"]):
 def as_table(keys: Sequence[str], columns: dict[str, Any]) -> Any:
     """A pyarrow table; where there is an error, all but the key and the error is null."""
     pa = arrow()
-    failed = np.array([bool(reason) for reason in columns["error"]])
+    failed = np.array([bool(reason) for reason in columns["error"]], dtype=bool)
     found = {"key": pa.array(list(keys), pa.string())}
     for name, values in columns.items():
         if name == "error":

@@ -56,6 +56,8 @@ class PartWriter:
                 _check_new(keys, seen)
                 file.add(keys, self.predictor.rows([image for _, image in batch]))
                 report(len(keys))
+            if not file.rows:  # a shard without images: no rows, but a file, so that it counts as done
+                file.add([], self.predictor.rows([]))
         return Written(part, file.rows, file.broken)
 
     def _batches(self, part: int) -> Iterator[list[Prepared]]:
