@@ -182,7 +182,7 @@ def test_every_setting_has_its_row_without_any_script(page):
 
 
 def test_columns_of_which_nothing_is_known_are_left_out(plain):
-    without = render(comparison(labelled=False))
+    without = render(comparison(labeled=False))
     fields = re.findall(r'data-field="(\w+)"', plain)
     common = ["images_per_second", "speed_up", "mac_ratio", "kl", "overhead", "on_object"]
     assert fields == ["label", "budget", "agreement", "top1", "top5", *common]
