@@ -16,6 +16,10 @@ test: $(VENV)/.installed-dev check browser
 test-export: $(VENV)/.installed-dev
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m export
 
+# the pages of documentation, in build/site; a broken link fails
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 # the wheel and the source archive, in dist/
 dist: $(VENV)/.installed-dev
 	$(BIN)/python -c "from setuptools import build_meta as b; print(b.build_sdist('dist'), b.build_wheel('dist'))"

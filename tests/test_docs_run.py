@@ -7,6 +7,8 @@ import ast
 import importlib
 import re
 import shlex
+import sys
+import types
 from pathlib import Path
 from typing import NamedTuple
 
@@ -223,6 +225,20 @@ def test_the_readme_keeps_a_reduction(
     assert fv.inspect(small).reduction == reduction
     assert f"'{reduction.text}'" in code
     assert fv.load_schedule("counts.json") == fv.Keep({4: 100, 8: 50})
+
+
+RUN_AS_A_WHOLE = [*sorted((ROOT / "docs" / "tutorials").glob("*.md")), ROOT / "docs" / "embeddings.md"]
+
+
+@pytest.mark.parametrize("page", RUN_AS_A_WHOLE, ids=lambda page: page.stem)
+def test_tutorials_run_from_top_to_bottom(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They need neither a hub nor files; other pages show blocks for the reader's own model and images."""
+    monkeypatch.chdir(tmp_path)
+    module = types.ModuleType("tutorial")
+    monkeypatch.setitem(sys.modules, module.__name__, module)  # dataclasses look their module up
+    for block in blocks_of(page):
+        if block.language == "python":
+            exec(compile(block.text, str(block), "exec", dont_inherit=True), module.__dict__)
 
 
 def test_the_page_on_scenes_runs() -> None:
