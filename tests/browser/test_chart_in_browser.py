@@ -117,3 +117,21 @@ def test_the_chart_by_keyboard(page):
     assert page.locator("#details h3").inner_text() == "TopK at 0.5"
     page.keyboard.press("ArrowLeft")
     assert page.evaluate(focused) == str(by_speed[-2])
+
+
+def test_marks_stand_in_place_at_the_first_paint(browser, report):
+    """A print or a screenshot must not show them on their way from a corner."""
+    with opened(browser, report / "index.html", reduced_motion="no-preference") as page:
+        mark = page.locator("#plot .point:visible").first
+        assert mark.evaluate("one => getComputedStyle(one).transitionDuration") == "0s"
+        before = mark.bounding_box()
+        page.wait_for_timeout(600)
+        assert mark.bounding_box() == before
+        page.get_by_role("radio", name="MACs").check()  # only a reader's choice moves them
+        assert mark.evaluate("one => getComputedStyle(one).transitionDuration") != "0s"
+
+
+def test_methods_are_named_beside_their_marks(page):
+    named = page.locator("#plot text.method").all_text_contents()
+    assert named
+    assert set(named) <= {row[0] for row in FIGURES}

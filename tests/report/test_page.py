@@ -17,8 +17,9 @@ from foveate.core import Assignment
 from foveate.drawing.tokens import TokenMap
 from foveate.evaluation.columns import BY_NAME
 from foveate.methods import Site
-from foveate.report.page import collect_gallery, render
+from foveate.report.page import collect_gallery, render, words
 from foveate.report.page.gallery import LARGEST_SIDE, Stage, _stages, named_by_first_patch
+from foveate.report.page.render import _speed
 from foveate.report.page.words import cell
 from zoo import DEPTH, PATCHES, defaults, images, reduced
 
@@ -273,3 +274,26 @@ def test_only_what_is_whole_is_called_so():
     assert percent(99.1) == f"99.1{gap}%"
     assert percent(None) == percent(math.nan) == "\N{EN DASH}"
     assert (divergence(0.0), divergence(0.00001), divergence(0.12345)) == ("0", f"<{gap}0.0001", "0.1235")
+
+
+def test_absolute_paths_stay_at_home():
+    told = comparison().as_dict()
+    told["data"]["source"] = "/home/ada/photos/holiday"
+    told["model"]["name"] = "/home/ada/runs/finetune/best"
+    page = render(type("Told", (), {"as_dict": lambda self: told})())
+    assert "/home/ada" not in page
+    assert "\N{HORIZONTAL ELLIPSIS}/holiday" in page
+
+
+@pytest.mark.parametrize("text", ["https://a.org/b/c", "images/s", "runs/a/best", "1/2", "fv.load('runs/a')"])
+def test_other_texts_keep_their_slashes(text):
+    assert words.without_folders(text) == text
+
+
+def test_a_noisy_speed_is_shown_as_a_range():
+    entry = {"speed_up": 1.5, "speed_up_quartiles": [1.2, 1.9]}
+    figure, name = _speed(entry)
+    assert figure.startswith("1.20")
+    assert "1.90" in figure
+    assert "the machine was not quiet" in name
+    assert _speed({"speed_up": 1.5, "speed_up_quartiles": [1.48, 1.52]})[1].endswith("unreduced model")

@@ -189,6 +189,20 @@
       taken.push([...spot, width, 18]);
       names.push(draw("text", { class: "named", x: spot[0], y: spot[1] + 13 }, title(entries[index])));
     }
+    for (const label of series.keys()) {
+      // each method by its name, so that methods of one kind are told apart without their color
+      const own = visible.filter((index) => entries[index].label === label);
+      const width = label.length * 6.2 + 4;
+      for (const index of own.reverse()) {
+        const [cx, cy] = place(index);
+        const spots = [[cx + 11, cy - 8], [cx - 11 - width, cy - 8], [cx - width / 2, cy - 26], [cx - width / 2, cy + 10]];
+        const spot = spots.find(([a, b]) => a >= box.left && a + width <= box.right + 14 && !clash([a, b, width, 16]));
+        if (!spot) continue;
+        taken.push([...spot, width, 16]);
+        names.push(draw("text", { class: "method", x: spot[0], y: spot[1] + 12 }, label));
+        break;
+      }
+    }
     layers.names.replaceChildren(...names);
   }
 
@@ -272,6 +286,7 @@
 
   const set = (name) => (value) => {
     state[name] = value;
+    svg.classList.add("settled"); // marks move when a reader changes something, never into place
     redraw();
   };
   choices(document.getElementById("chart-y"), ups.map((axis) => [axis, AXES[axis].text]), set("y"));

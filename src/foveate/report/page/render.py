@@ -7,8 +7,12 @@ import hashlib
 import json
 import math
 import re
+import shlex
+import sys
+from datetime import datetime
 from html import escape
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, Protocol
 
 import foveate
@@ -18,6 +22,8 @@ from foveate.report.page.predictions import PredictedPictures, predicted_picture
 from foveate.report.page.runtimes import in_runtimes
 from foveate.report.page.table import refusals, table
 
+NOISE = 0.15
+"""Quartiles of a speed-up that lie further apart than this are shown as a range: the machine was not quiet."""
 SCRIPTS = ("page.js", "chart.js", "tokens.js")
 ENVIRONMENT = {"cpu": "Processor", "cores": "Cores", "threads": "Threads", "device": "Device", "dtype": "Precision"}
 
@@ -39,7 +45,7 @@ def render(comparison: Plain, gallery: Plain | None = None, predictions: Predict
     Returns:
         HTML that contains everything it needs: write it to a file, and that file is the whole report.
     """
-    found: dict[str, Any] = _finite(comparison.as_dict())
+    found: dict[str, Any] = _mailable(_finite(comparison.as_dict()))
     tokens = _finite(gallery.as_dict()) if gallery is not None else None
     style, script = _asset("page.css"), "\n".join(_asset(name) for name in SCRIPTS)
     recommended = found["recommendation"]["entry"]
@@ -90,6 +96,15 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def _mailable(value: Any) -> Any:
+    """Return plain data in which absolute paths are cut to their last names."""
+    if isinstance(value, dict):
+        return {key: _mailable(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_mailable(one) for one in value]
+    return words.without_folders(value) if isinstance(value, str) else value
+
+
 def _embedded(data: dict[str, Any]) -> str:
     """Return JSON that cannot end the element around it: it contains no ``<``."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
@@ -132,8 +147,9 @@ def _figures(found: dict[str, Any]) -> str:
     if place is None:
         return ""
     entry = found["entries"][place]
+    speed, of_speed = _speed(entry)
     shown = {
-        "as fast as the unreduced model": words.figure(entry, "speed_up"),
+        of_speed: speed,
         "of decisions unchanged": words.figure(entry, "agreement"),
         "of the multiply-accumulates": words.whole_percent(entry["mac_ratio"]),
     }
@@ -143,6 +159,16 @@ def _figures(found: dict[str, Any]) -> str:
         if value != words.NOTHING
     )
     return f'<dl class="figures">{inner}</dl>'
+
+
+def _speed(entry: dict[str, Any]) -> tuple[str, str]:
+    """Return the speed-up and what it is; a range instead of a number if the machine was not quiet."""
+    quartiles = entry.get("speed_up_quartiles")
+    name = "as fast as the unreduced model"
+    if quartiles and all(words.known(one) for one in quartiles) and quartiles[1] > (1 + NOISE) * quartiles[0]:
+        span = f"{quartiles[0]:.2f}{words.DASH}{quartiles[1]:.2f}{words.TIMES}"
+        return span, f"{name}: the machine was not quiet, measure again"
+    return words.figure(entry, "speed_up"), name
 
 
 def _python(code: str) -> str:
@@ -174,6 +200,14 @@ def _how_measured(found: dict[str, Any]) -> str:
     )
 
 
+def _command() -> str:
+    """Return the command that is running, if it is foveate's."""
+    program = Path(sys.argv[0])
+    if program.stem != "foveate" and program.parent.name != "foveate":
+        return words.NOTHING
+    return words.without_folders(shlex.join(["foveate", *sys.argv[1:]]))
+
+
 def _about(found: dict[str, Any]) -> str:
     model, data, options = found["model"], found["data"], found["options"]
     environment = {ENVIRONMENT.get(key, key): words.in_words(value) for key, value in found["environment"].items()}
@@ -194,6 +228,7 @@ def _about(found: dict[str, Any]) -> str:
         "Labels": "used" if data.get("labeled") else "none",
         "Broken images skipped": words.in_words(data.get("broken")),
     }
-    of_run = {key.replace("_", " ").capitalize(): words.in_words(value) for key, value in options.items()}
+    written = {"Written": datetime.now().strftime("%Y-%m-%d %H:%M"), "Command": _command()}
+    of_run = written | {key.replace("_", " ").capitalize(): words.in_words(value) for key, value in options.items()}
     boxes = {"Model": of_model, "Data": of_data, "Options": of_run, "Environment": environment}
     return "".join(f"<section><h3>{title}</h3>{words.definitions(rows)}</section>" for title, rows in boxes.items())

@@ -60,6 +60,8 @@ def _cell(column: Column, entry: Row) -> str:
     quartiles = entry.get("speed_up_quartiles") if column.name == "speed_up" else None
     if quartiles and all(words.known(one) for one in quartiles):
         text += f" <small>({quartiles[0]:.2f}{words.DASH}{quartiles[1]:.2f})</small>"
+    if column.name == "images_per_second" and words.known(value) and value:
+        text += f" <small>({words.milliseconds(value)})</small>"
     return f'<td data-value="{value if words.known(value) else ""}">{text}</td>'
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 from typing import Any
 
@@ -11,6 +12,8 @@ from foveate.evaluation.numbers import known
 
 NOTHING = DASH = "\N{EN DASH}"
 TIMES = "\N{MULTIPLICATION SIGN}"
+ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
+ABSOLUTE = re.compile(r"(?<![\w.:/<\\])(?:/|~/|[A-Za-z]:[\\/])(?:[\w.+@ -]+[\\/])+([\w.+@-]+)")
 GAP = "\N{NARROW NO-BREAK SPACE}"  # a number and its unit stay on one line
 
 
@@ -25,6 +28,17 @@ def cell(column: Column, value: Any) -> str:
 def figure(entry: dict[str, Any], name: str) -> str:
     """Format one value of an entry as its column shows it."""
     return cell(BY_NAME[name], entry.get(name))
+
+
+def milliseconds(images_per_second: float) -> str:
+    """Format the time of one image at this speed, in a batch."""
+    value = 1000 / images_per_second
+    return f"{value:.3g}{GAP}ms" if value < 1000 else f"{value:.0f}{GAP}ms"
+
+
+def without_folders(text: str) -> str:
+    """Leave out the folders of absolute paths: a page is mailed, and they tell of the user's disk."""
+    return ABSOLUTE.sub(f"{ELLIPSIS}/\\1", text)
 
 
 def whole_percent(value: float | None) -> str:
