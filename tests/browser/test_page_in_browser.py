@@ -123,3 +123,8 @@ def test_paper_is_white_and_holds_no_controls(browser, report):
         assert not page.locator("#chart .controls").is_visible()
         assert page.locator("tbody tr").first.is_visible()
         assert len(page.pdf()) > 10_000
+
+
+def test_no_column_is_cut_on_a_wide_screen(page):
+    wide, seen = page.locator(".scroll").first.evaluate("box => [box.scrollWidth, box.clientWidth]")
+    assert wide <= seen

@@ -177,7 +177,7 @@
   function drawNames(box, place, visible) {
     const taken = visible.map((index) => [place(index)[0] - 9, place(index)[1] - 9, 18, 18]);
     const clash = ([a, b, w, h]) => taken.some(([c, d, v, u]) => a < c + v && c < a + w && b < d + u && d < b + h);
-    const names = [];
+    const [names, told] = [[], new Set()];
     const first = [0, recommended].filter((index) => index !== null && visible.includes(index));
     for (const index of new Set([...first, ...front().filter((one) => visible.includes(one))])) {
       const [cx, cy] = place(index);
@@ -188,8 +188,9 @@
       if (!spot) continue;
       taken.push([...spot, width, 18]);
       names.push(draw("text", { class: "named", x: spot[0], y: spot[1] + 13 }, title(entries[index])));
+      told.add(entries[index].label);
     }
-    for (const label of series.keys()) {
+    for (const label of [...series.keys()].filter((one) => !told.has(one))) {
       // each method by its name, so that methods of one kind are told apart without their color
       const own = visible.filter((index) => entries[index].label === label);
       const width = label.length * 6.2 + 4;
