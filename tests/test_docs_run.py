@@ -29,7 +29,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"(?<!`)`(foveate [^`]+)`(?!`)")
 PARSER = build_parser()
 OUR_FOLDERS = {path.name for start in ("", "src", "src/foveate") for path in (ROOT / start).iterdir() if path.is_dir()}
-PLACEHOLDERS = ("...", "M SCHEDULE")
+PLACEHOLDERS = ("...", "M SCHEDULE", "--method M ")
 """Parts of commands that are written to be filled in."""
 WRITTEN_BY_READERS = {"foveate.Loudest", "foveate.NAME"}
 
