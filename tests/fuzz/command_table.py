@@ -301,6 +301,17 @@ COMMANDS = {
         )
         for name in ("predict", "embed")
     },
+    "recover": Command(
+        ("recover", "{saved}", "--data", "{pictures}", "--steps", "1", "--workers", "0", "--out", "new"),
+        (
+            *_DATA,
+            Option("--steps", NUMBERS),
+            Option("--minutes", _not(WORDS, "1.5", "1e20")),
+            Option("--lr", ("x", "-1")),
+        ),
+        ((1, _MODELS),),
+        0.4,
+    ),
     "completion": Command(("completion", "bash"), (), ((1, ("abc", "", "💥")),), 0.1),
     "models": Command(("models", "deepseek"), (), ((1, ("abc", "", "💥", "x" * 5000)),), 0.2),
     "methods": Command(("methods", "EViT"), (), ((1, ("abc", "", "💥", "x" * 5000)),), 0.4),

@@ -66,7 +66,7 @@ def case_of(name: str, words: list[str], materials: Materials) -> Case:
     def run(folder: Path) -> None:
         materials.copied_to(folder)
         spoiled_places(folder)
-        known = {"plain": "plain", "pictures": str(materials.pictures), "recipe": "recipe.toml"}
+        known = {"plain": "plain", "saved": "saved", "pictures": str(materials.pictures), "recipe": "recipe.toml"}
         argv = [_filled(word, known) for word in words]
         before = contents(folder)
         code, output, error = run_command(argv)

@@ -20,6 +20,7 @@ from .parameters import (
     Parameter,
     Target,
     a_model,
+    is_blocks,
     is_method,
     is_path,
     is_size,
@@ -49,11 +50,14 @@ DEVICE = optional("'cpu'", lambda value: isinstance(value, torch.device))
 def job_targets() -> Iterator[Target]:
     """Everything that measures, trains, searches or exports."""
     yield _measure_speed()
+    yield _measure_runtimes()
     yield from _comparisons()
     yield from _searches()
     yield _train()
     yield from _exports()
     yield _predictor()
+    yield _recover()
+    yield from _adaptive()
 
 
 def _measure_speed() -> Target:
@@ -199,3 +203,54 @@ def _predictor() -> Target:
         "untrained": optional("True", truth, given=True),
     }
     return Target("fv.Predictor", options, "predicted({})", weight=0.8)
+
+
+def _recover() -> Target:
+    options = {
+        "model": a_model("reduced_model()", frozenset()),
+        "images": Parameter("images.repeat(32, 1, 1, 1)"),
+        "minutes": optional("0.05", number(0, 0.2), given=True),
+        "steps": optional("1", lambda value: value is None or whole(1, 9)(value), given=True),
+        "batch_size": optional("4", whole(1, 99)),
+        "lr": optional("1e-4", number(0, 1)),
+        "limit": optional("64", whole(1, 10**21)),
+        "split": NONE,
+        "workers": optional("0", whole(0, 9)),
+        "seed": optional("0", whole(0, 10**9)),
+        "progress": PROGRESS,
+    }
+    return Target("fv.recover", options, weight=0.4)
+
+
+def _adaptive() -> Iterator[Target]:
+    share = {
+        "fraction": Parameter("0.7", number(0, 1)),
+        "blocks": optional("(1,)", is_blocks),
+        "threshold": optional("None", lambda value: value is None or number(-1e301, 1e301)(value)),
+        "span": optional("0.3", number(0, 1)),
+        "levels": optional("3", whole(1, 99)),
+    }
+    yield Target("fv.Adaptive", share, weight=0.5)
+    fitted = "fv.reduce_(model, 'tome', fv.Adaptive(0.7))"
+    yield Target("fv.fit_adaptive_", {"model": a_model(fitted, frozenset()), "images": Parameter("images")}, weight=0.4)
+    grouped = {
+        "model": a_model(f"fv.fit_adaptive_({fitted}, images)", MODELS | {"reduced_model()"}),
+        "batches": Parameter(
+            "[images]", also=frozenset({"[]", "()", "torch.zeros(0)", "torch.zeros(0, 3, 16, 16)", "{}"})
+        ),
+        "pool": optional("4", whole(1, 10**21)),
+    }
+    yield Target("fv.predict_grouped", grouped, "list({})", weight=0.4)
+
+
+def _measure_runtimes() -> Target:
+    options = {
+        "model": a_model(also=MODELS),
+        "reductions": Parameter("[fv.Reduction('topk', 0.7)]", also=frozenset({"[]", "()"})),
+        "runtimes": optional("['eager']", given=True),
+        "batch_sizes": optional("[1]", also=frozenset({"(1, 2)", "[1, 2]"}), given=True),
+        "rounds": optional("1", whole(1, 9), given=True),
+        "seconds": optional("0.01", number(0, 3), given=True),
+        "progress": PROGRESS,
+    }
+    return Target("fv.measure_runtimes", options, weight=0.2)

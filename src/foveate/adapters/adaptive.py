@@ -19,6 +19,7 @@ from foveate.adapters.reduced import Reducer, check_whole
 from foveate.adapters.stream import BlockOutput, Encoded, Step, Stream
 from foveate.core.graphs import in_graph
 from foveate.costs import Plan, at_grid, count, level_plans, unreduced
+from foveate.methods.validation import check_type
 from foveate.schedules import Adaptive
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ def fit_adaptive_(model: Model, images: Tensor | Iterable[Tensor]) -> Model:
     model.eval()
     try:
         for batch in [images] if isinstance(images, Tensor) else images:
+            _check_batch(batch, model)
             runner, stream = start_run(family, batch)
             assert isinstance(runner, Runner)
             grids.add(runner.grid)
@@ -154,14 +156,25 @@ def predict_grouped(model: nn.Module, batches: Iterable[Tensor], pool: int = 64)
     """
     if isinstance(pool, bool) or not isinstance(pool, int) or pool < 1:
         raise ValueError(f"pool must be a whole number of at least 1, got {pool!r}.")
+    check_type(nn.Module, "a model", model=model)
+    check_type(Iterable, "batches of images", batches=batches)
     held: list[Tensor] = []
     for batch in batches:
+        _check_batch(batch, model)
         held.append(batch)
         if sum(map(len, held)) >= pool:
             yield from _predicted(model, held)
             held = []
     if held:
         yield from _predicted(model, held)
+
+
+def _check_batch(batch: object, model: nn.Module) -> None:
+    """Raise a ValueError for what is not a batch of images of the model's type."""
+    dtype = next(model.parameters(), torch.empty(0)).dtype
+    if not isinstance(batch, Tensor) or batch.dim() != 4 or batch.dtype != dtype:
+        found = f"{tuple(batch.shape)} of {batch.dtype}" if isinstance(batch, Tensor) else type(batch).__name__
+        raise ValueError(f"A batch must be images (B, C, H, W) of {dtype}, got {found}.")
 
 
 def _predicted(model: nn.Module, held: list[Tensor]) -> tuple[Tensor, ...]:

@@ -32,7 +32,7 @@ from foveate.evaluation.timing import (
     interleave,
     quartiles,
 )
-from foveate.methods.validation import shown
+from foveate.methods.validation import check_type, shown
 from foveate.reductions import Reduction
 
 PREPARING = "exporting and loading"
@@ -118,6 +118,8 @@ def measure_runtimes(
     Raises:
         ValueError: If a setting cannot be used, a runtime is not installed, or the model cannot be exported.
     """
+    check_type(list | tuple, "a list", reductions=reductions, runtimes=runtimes, precisions=precisions)
+    check_type(list | tuple, "a list of numbers", batch_sizes=batch_sizes)
     check_positive(rounds=rounds, threads=threads, **{f"batch_sizes[{i}]": size for i, size in enumerate(batch_sizes)})
     check_seconds(seconds)
     check_progress(progress)

@@ -24,8 +24,8 @@ from torch.nn.functional import cosine_similarity, interpolate, kl_div
 
 from foveate.adapters import copy_unreduced, inspect
 from foveate.evaluation.progress import Progress, silent
-from foveate.evaluation.timing import check_positive, check_progress
-from foveate.methods.validation import shown
+from foveate.evaluation.timing import check_positive, check_progress, check_workers
+from foveate.methods.validation import check_type, shown
 from foveate.tuning.judging import FEWEST_IMAGES, Judge, Judged, read_images, task_of
 
 CHECKS = 8
@@ -109,6 +109,9 @@ def recover(
     started = time.monotonic()
     check_positive(batch_size=batch_size, limit=limit, steps=1 if steps is None else steps)
     check_progress(progress)
+    check_workers(workers)
+    check_type(str | None, "text", split=split)
+    check_type(int, "a whole number", seed=seed)
     for name, value in (("minutes", minutes), ("lr", lr)):
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
             raise ValueError(f"{name} must be a number above 0, got {shown(value)}.")
