@@ -232,7 +232,11 @@ def _adaptive() -> Iterator[Target]:
     }
     yield Target("fv.Adaptive", share, weight=0.5)
     fitted = "fv.reduce_(model, 'tome', fv.Adaptive(0.7))"
-    yield Target("fv.fit_adaptive_", {"model": a_model(fitted, frozenset()), "images": Parameter("images")}, weight=0.4)
+    yield Target(
+        "fv.fit_adaptive_",
+        {"model": a_model(fitted, frozenset()), "images": Parameter("images", also=PICTURES)},
+        weight=0.4,
+    )
     grouped = {
         "model": a_model(f"fv.fit_adaptive_({fitted}, images)", MODELS | {"reduced_model()"}),
         "batches": Parameter(
