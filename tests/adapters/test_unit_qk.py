@@ -19,6 +19,7 @@ def tokens_by_hand(model, x, alpha: list[float]) -> torch.Tensor:
     tokens, source = family.embed_with_positions(x)
     for index, (pieces, scale) in enumerate(zip(family.pieces(), alpha, strict=True)):
         rows = None if source is None else source.rows(None, index)
+        tokens = pieces.entered(tokens, rows)
         normed = pieces.normed(tokens)
         q, k, v = pieces.project(normed)
         (q, k, v), bias = pieces.placed(Heads(q, k, v), rows, rows)
