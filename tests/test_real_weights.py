@@ -15,7 +15,7 @@ from torchvision.transforms.functional import pil_to_tensor
 
 import foveate as fv
 
-PHOTOGRAPHS, FEW = 100, 40
+PHOTOGRAPHS, FEW = 200, 40
 
 
 @pytest.fixture(scope="module")

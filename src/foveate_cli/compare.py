@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from foveate_cli import arguments
+from foveate_cli import arguments, names
 
 DESCRIPTION = """\
 Find out how much faster a model can be, with which method, and what that costs. Measures every training-free method
@@ -79,7 +79,7 @@ def add_parser(commands: arguments.Commands) -> None:
     arguments.add_default(group, "--seconds", DEFAULT_SECONDS, timing, "S", arguments.positive_float)
     arguments.add_runtimes(group)
     calibration = f"images that int8 is calibrated on, not those of --data: {arguments.SOURCES}"
-    group.add_argument("--calibration", metavar="SOURCE", help=calibration)
+    arguments.completed_by(group.add_argument("--calibration", metavar="SOURCE", help=calibration), names.data)
     arguments.add_default(parser, "--out", Path("foveate-report"), "folder of the report", "DIR", Path)
     parser.add_argument("--resume", action="store_true", help="continue the interrupted run in --out")
     arguments.add_untrained(parser)

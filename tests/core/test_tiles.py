@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from foveate.core import first_by_score, kmeans, kmedoids, merge_most_similar, tiles, ward_greedy, ward_rounds
+from largest_tensor import LargestTensor
 
 WORK = {
     "ToMe": lambda x: merge_most_similar(x, x.shape[1] * 3 // 5),
@@ -27,19 +28,6 @@ def test_strips_choose_what_one_table_chooses(name, monkeypatch):
     strips = flat(WORK[name](x))
     assert len(whole) > 1
     assert all(torch.equal(a, b) for a, b in zip(whole, strips, strict=True))
-
-
-class LargestTensor(torch.utils._python_dispatch.TorchDispatchMode):
-    """The number of elements of the largest tensor that any operation makes."""
-
-    elements = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for one in out if isinstance(out, tuple | list) else [out]:
-            if isinstance(one, torch.Tensor):
-                self.elements = max(self.elements, one.untyped_storage().nbytes() // max(1, one.element_size()))
-        return out
 
 
 @pytest.mark.parametrize("name", WORK)

@@ -249,7 +249,10 @@ def test_a_model_that_is_reduced_already_is_one_of_the_candidates():
 def test_every_method_has_a_name_for_people_and_the_default_are_those_that_need_no_training():
     labels = [label_of(method()) for method in all_methods().values()]
     assert len(set(labels)) == len(labels)
-    assert [label for label in labels if "baseline" in label] == ["RandomSelect (baseline)"]
+    assert [label for label in labels if "baseline" in label] == [
+        "RadialSelect (baseline)",
+        "RandomSelect (baseline)",
+    ]
     assert {"ToMe", "EViT", "RandomSelect"} <= set(default_methods())
     assert not {"FreeSlice", "DynamicViT", "HVTPool"} & set(default_methods())
     assert DEFAULT_BUDGETS == (0.8, 0.65, 0.5)

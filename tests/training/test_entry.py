@@ -33,7 +33,8 @@ def test_a_recipe_is_run_by_its_name(images_folder, tmp_path, caplog):
     assert [call for call in seen if call[0] == "steps"] == [("steps", 1, 2), ("steps", 2, 2)]
     assert ("evaluation", 10, 10) in seen
     assert fv.load(tmp_path / "run" / "model").head.out_features == 2
-    assert [record.name for record in caplog.records] == ["foveate"] * 2
+    assert len(caplog.records) >= 2
+    assert {record.name for record in caplog.records} == {"foveate"}
     assert "Training on" in caplog.text
     assert "epoch 0: loss" in caplog.text
     with pytest.raises(ValueError, match=r"already holds a run.*resume=True"):

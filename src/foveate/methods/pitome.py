@@ -11,6 +11,7 @@ from torch.nn.functional import elu
 from foveate.core import Assignment, merge_into, take, unit_rows
 from foveate.core.graphs import positions, ranks
 from foveate.core.precision import in_full_precision
+from foveate.core.tiles import MOST_TOKENS
 from foveate.methods.base import BlockView, Kind, Method, Need, Site, StepShape
 from foveate.methods.registry import register
 
@@ -47,6 +48,10 @@ class PiToMe(Method):
 
     def assign(self, view: BlockView, keep: int) -> Assignment:
         metric = view.keys.sum(dim=1)  # the cosine of sums equals the cosine of means
+        if metric.shape[1] > MOST_TOKENS:
+            raise ValueError(
+                f"PiToMe keeps a table of all pairs of {metric.shape[1]} tokens; {MOST_TOKENS} are the most. Use ToMe."
+            )
         source, target = _pairs(metric, metric.shape[1] - keep, self.margin * (1 - view.block / view.depth))
         return merge_into(source, target, metric.shape[1], view.size)
 

@@ -28,10 +28,11 @@ HEADS = (
 
 def in_runtimes(found: dict[str, Any]) -> str:
     """The section of other runtimes; empty if none was measured."""
-    entries, batch = found["entries"], int(found["options"]["batch_size"])
+    entries = found["entries"]
     measured = read_stored(found.get("runtimes") or [], len(entries))
     if not measured:
         return ""
+    batch = int(found["options"]["batch_size"])
     kinds = list(dict.fromkeys(one.title for one in measured))
     shown = [one for one in measured if one.batch_size == batch]
     caption = (
