@@ -24,7 +24,7 @@ from foveate.deploy.manifest import MANIFEST, Manifest, is_export
 from foveate.deploy.parity import Parity, agreement, compare, first_differing, outputs_of
 from foveate.deploy.quantize import CALIBRATION_IMAGES, check_quantize, write_int8
 from foveate.deploy.samples import SCENES, sample
-from foveate.deploy.targets import INPUT, TARGETS, Run, Target, target_named
+from foveate.deploy.targets import INPUT, TARGETS, Loading, Run, Target, target_named
 from foveate.evaluation.timing import check_positive
 from foveate.files import (
     LOCK,
@@ -192,7 +192,7 @@ class _Job:
         return not inspect(self.model).reduction.is_identity
 
     def _run(self, files: Sequence[Path]) -> list[Tensor]:
-        return outputs_of(self.target.open(files), self.images)
+        return outputs_of(self.target.open(files, Loading()), self.images)
 
     def _where(self) -> str:
         """The first block that differs, found by exporting the tokens after each block."""
@@ -202,7 +202,7 @@ class _Job:
             files = [Path(place) / name for name in self.target.files]
             names = [f"block_{number}" for number in range(len(expected))]
             self.target.write(program_of(module, self.images), files, names)
-            found: Run = self.target.open(files)
+            found: Run = self.target.open(files, Loading())
             block = first_differing(expected, outputs_of(found, self.images), self.tolerance)
         return "All blocks agree; the head differs." if block is None else f"Block {block} is the first to differ."
 

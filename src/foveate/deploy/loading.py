@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from foveate.deploy.manifest import Manifest, read_manifest
-from foveate.deploy.targets import Run, target_named
+from foveate.deploy.targets import Loading, Run, target_named
 from foveate.evaluation.timing import check_positive
 from foveate.methods.validation import check_type, shown
 from foveate.reductions import Reduction
@@ -99,4 +99,4 @@ def load_exported(
         )
     files = [folder / name for name in target.files]
     shape = None if batch_size is None else (batch_size, *manifest.input["size"])
-    return ExportedModel(manifest, target.open(files, threads, precision, shape), batch_size)
+    return ExportedModel(manifest, target.open(files, Loading(threads, precision, shape)), batch_size)

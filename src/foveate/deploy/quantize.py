@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from foveate.deploy.graph import program_of
-from foveate.deploy.targets import INPUT, OpenVino, Target, quiet
+from foveate.deploy.targets import INPUT, OpenVino, Target, openvino_core, quiet
 from foveate.methods.validation import shown
 
 CALIBRATION_IMAGES = 256
@@ -65,7 +65,7 @@ def write_int8(
 
 def _openvino(files: Sequence[Path], images: Tensor) -> None:
     nncf, openvino = importlib.import_module("nncf"), importlib.import_module("openvino")
-    model = openvino.Core().read_model(files[0].read_bytes(), files[1].read_bytes())  # in memory: both are replaced
+    model = openvino_core().read_model(files[0].read_bytes(), files[1].read_bytes())  # in memory: both are replaced
     # quantizing parts of a reduction left few decisions in trials; scores and thresholds may be rounded differently
     scores = [op.get_friendly_name() for op in _openvino_scores(model)]
     with quiet():

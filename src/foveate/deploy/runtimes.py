@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from foveate.deploy.graph import PlainOutputs, program_of
 from foveate.deploy.quantize import check_tool, int8_in_pytorch, write_int8
-from foveate.deploy.targets import TARGETS, quiet
+from foveate.deploy.targets import TARGETS, Loading, quiet
 from foveate.methods.validation import shown
 
 PRECISIONS = {
@@ -173,7 +173,7 @@ def prepare(
 
     def opened(batch: int | None) -> Call:
         shape = None if batch is None else (batch, *images.shape[1:])
-        outputs = target.open(files, threads, runtime.precision, shape)
+        outputs = target.open(files, Loading(threads, runtime.precision, shape))
         return lambda x: outputs(x)[0]
 
     run = opened(None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.metadata
 import importlib.util
@@ -11,6 +12,7 @@ import logging
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,6 +26,22 @@ Run = Callable[[Tensor], list[Tensor]]
 """Images in, outputs in the order of their names."""
 INPUT = "images"
 OPSET = 20
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How a runtime shall load a model."""
+
+    threads: int | None = None
+    """Default: torch's."""
+    precision: str = "fp32"
+    """``bf16`` to compute in bfloat16, where offered."""
+    shape: tuple[int, ...] | None = None
+    """Of the only batches it will get, for runtimes that are faster if they know it. Default: any batch size."""
+
+    @property
+    def thread_count(self) -> int:
+        return self.threads or torch.get_num_threads()
 
 
 class Target(ABC):
@@ -54,21 +72,8 @@ class Target(ABC):
         """Write ``program`` to the paths of ``files``."""
 
     @abstractmethod
-    def open(
-        self,
-        files: Sequence[Path],
-        threads: int | None = None,
-        precision: str = "fp32",
-        shape: Sequence[int] | None = None,
-    ) -> Run:
-        """Load the files for this machine's CPU.
-
-        Args:
-            files: what ``write`` wrote.
-            threads: of the runtime. Default: torch's.
-            precision: ``bf16`` to compute in bfloat16, where offered.
-            shape: of the only batches it will get, for runtimes that are faster if they know it.
-        """
+    def open(self, files: Sequence[Path], how: Loading) -> Run:
+        """Load the files, which ``write`` wrote, for this machine's CPU."""
 
 
 class Onnx(Target):
@@ -91,16 +96,10 @@ class Onnx(Target):
             assert found is not None
             found.save(str(files[0]), external_data=False)
 
-    def open(
-        self,
-        files: Sequence[Path],
-        threads: int | None = None,
-        precision: str = "fp32",
-        shape: Sequence[int] | None = None,
-    ) -> Run:
+    def open(self, files: Sequence[Path], how: Loading) -> Run:
         onnxruntime = importlib.import_module("onnxruntime")
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads or torch.get_num_threads()
+        options.intra_op_num_threads = how.thread_count
         # threads that spin on after a run take the processor from whatever comes next
         options.add_session_config_entry("session.force_spinning_stop", "1")
         session = onnxruntime.InferenceSession(str(files[0]), options, providers=["CPUExecutionProvider"])
@@ -137,30 +136,35 @@ class OpenVino(Target):
             output.set_names({name})
         return model
 
-    def open(
-        self,
-        files: Sequence[Path],
-        threads: int | None = None,
-        precision: str = "fp32",
-        shape: Sequence[int] | None = None,
-    ) -> Run:
-        openvino = importlib.import_module("openvino")
-        core = openvino.Core()
-        model = core.read_model(str(files[0]), str(files[1]))
-        if shape is not None:
+    def open(self, files: Sequence[Path], how: Loading) -> Run:
+        model = openvino_core().read_model(str(files[0]), str(files[1]))
+        if how.shape is not None:
             # with an open batch size every operation works out its sizes in each call, which may take as long as itself
-            model.reshape(list(shape))
-        return self.compiled(core, model, threads, precision)
-
-    def compiled(self, core: Any, model: Any, threads: int | None, precision: str) -> Run:
-        """Run ``model``; float32 stays float32 unless asked for, also on processors with bfloat16."""
-        kind = "bf16" if precision == "bf16" else "f32"
-        hints = {"INFERENCE_NUM_THREADS": threads or torch.get_num_threads(), "INFERENCE_PRECISION_HINT": kind}
-        request = core.compile_model(model, "CPU", hints | {"PERFORMANCE_HINT": "LATENCY"}).create_infer_request()
+            model.reshape(list(how.shape))
+        # float32 stays float32 unless asked for, also on processors with bfloat16
+        kind = "bf16" if how.precision == "bf16" else "f32"
+        hints = {
+            "INFERENCE_NUM_THREADS": how.thread_count,
+            "INFERENCE_PRECISION_HINT": kind,
+            "PERFORMANCE_HINT": "LATENCY",
+        }
+        request = openvino_core().compile_model(model, "CPU", hints).create_infer_request()
         # a request has one set of outputs, which the next call overwrites
         return lambda images: [
             torch.from_numpy(o.copy()) for o in request.infer([images.contiguous().numpy()]).values()
         ]
+
+
+@functools.cache
+def openvino_core() -> Any:
+    """The only Core of this process, which is never given back.
+
+    Its CPU plugin replaces the stack on which the calling thread handles signals, and frees it with the last model of
+    a Core. If another thread drops that model, the next signal of the first one ends the process.
+    """
+    core = importlib.import_module("openvino").Core()
+    core.get_versions("CPU")  # loads the plugin, before any tool makes a Core that comes and goes
+    return core
 
 
 class TorchExport(Target):
@@ -174,13 +178,7 @@ class TorchExport(Target):
         with quiet():
             torch.export.save(program, str(files[0]))
 
-    def open(
-        self,
-        files: Sequence[Path],
-        threads: int | None = None,
-        precision: str = "fp32",
-        shape: Sequence[int] | None = None,
-    ) -> Run:
+    def open(self, files: Sequence[Path], how: Loading) -> Run:
         with quiet():
             module = torch.export.load(str(files[0])).module()
         return _run_module(module)
@@ -197,13 +195,7 @@ class AotInductor(Target):
         with quiet():
             torch._inductor.aoti_compile_and_package(program, package_path=str(files[0]))
 
-    def open(
-        self,
-        files: Sequence[Path],
-        threads: int | None = None,
-        precision: str = "fp32",
-        shape: Sequence[int] | None = None,
-    ) -> Run:
+    def open(self, files: Sequence[Path], how: Loading) -> Run:
         return _run_module(torch._inductor.aoti_load_package(str(files[0])))
 
 
