@@ -1,10 +1,10 @@
-"""Dense features from a reduced DINOv2: every patch has features, with far fewer tokens computed.
+"""Dense features from a reduced model: every patch has features, with far fewer tokens computed.
 
-python examples/dense_features.py photo.jpg         weights from the hub
-python examples/dense_features.py --offline         untrained weights and a built-in scene: shapes and cost only
+python examples/dense_features.py photo.jpg         DINOv2, with weights from the hub
+python examples/dense_features.py --offline         the small built-in model on a built-in scene, no download
 """
 
-# %% The model, with its weights if the hub can be reached
+# %% The model, and the image as it sees it
 import sys
 from pathlib import Path
 
@@ -14,53 +14,47 @@ from torch.nn.functional import cosine_similarity
 
 import foveate as fv
 from foveate.data.preprocessing import Preprocessing, open_image
-from foveate.drawing.pixels import rescale, to_pil_image
+from foveate.drawing.pixels import enlarge, heat, rescale, to_pil_image
+from foveate.drawing.sheets import Panel, tile
 
-OFFLINE = "--offline" in sys.argv
+WIDTH = 336  # of each panel
 PHOTO = [word for word in sys.argv[1:] if not word.startswith("-")]
-NAME, SIZE = "vit_small_patch14_dinov2", 224
-try:
-    model = timm.create_model(NAME, pretrained=not OFFLINE, img_size=SIZE, num_classes=0).eval()
-except Exception as error:  # no network, or the hub is down: many exception types
-    print(f"The weights could not be fetched ({type(error).__name__}).")
-    OFFLINE, model = True, timm.create_model(NAME, img_size=SIZE, num_classes=0).eval()
-if OFFLINE:
-    print("The weights are random: shapes and cost below are right, similarities and colors mean nothing.")
-
-# %% The image
 if PHOTO:
-    picture = open_image(Path(PHOTO[0]))
+    name, picture = "DINOv2", open_image(Path(PHOTO[0]))
+    model = timm.create_model("vit_small_patch14_dinov2", pretrained=True, img_size=448, num_classes=0).eval()
 else:
-    from foveate.data.scenes import scene
+    from foveate.data import open_data
+    from foveate.models.demo import demo_model
 
-    picture = scene(7, split="val", size=SIZE).image
-images = Preprocessing.of(model).evaluation()(picture)[None]
+    print("No photograph given: using the built-in model on a built-in scene.")
+    name, picture, model = "the built-in model", open_data("scenes:", "val").read(8).image, demo_model()
+preprocessing = Preprocessing.of(model)
+pixels = preprocessing.crop(picture)
+images = preprocessing.normalize(pixels)[None]
 
-# %% Features of all patches, then with tokens merged down to 60 % of the MACs
+# %% Features (1, C, rows, columns) of all patches, then with tokens merged down to 60 % of the MACs
 with torch.inference_mode():
     full = fv.features(model, images)
-unreduced = fv.cost(model)
-fv.reduce_(model, fv.ToMe(), fv.Budget(0.6))
-with torch.inference_mode():
+    unreduced = fv.cost(model)
+    fv.reduce_(model, fv.ToMe(), fv.Budget(0.6))
     reduced = fv.features(model, images)
-share = fv.cost(model).macs / unreduced.macs
-print(
-    f"features {tuple(reduced.shape)} as before, {fv.cost(model).tokens[-1]} tokens instead of {unreduced.tokens[-1]}"
-)
-print(f"{share:.0%} of the MACs, mean cosine similarity {float(cosine_similarity(full, reduced).mean()):.3f}")
+left = fv.cost(model)
+alike = cosine_similarity(full, reduced)[0]  # (rows, columns)
+print(f"features {tuple(reduced.shape)} as before, {left.tokens[-1]} tokens instead of {unreduced.tokens[-1]}")
+print(f"{left.macs / unreduced.macs:.0%} of the MACs, mean cosine similarity {float(alike.mean()):.3f}")
 
-
-# %% Look: the three main directions of the unreduced features as colors, for both
-def colored(features: torch.Tensor, directions: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
-    """Return bytes (3, H, W) from features (1, C, H, W)."""
-    flat = (features[0].flatten(1).T - mean) @ directions
-    colors = torch.stack([rescale(column) for column in flat.T]).view(3, *features.shape[-2:])
-    return (255 * colors).round().to(torch.uint8)
-
-
-tokens = full[0].flatten(1).T
-mean = tokens.mean(dim=0)
-directions = torch.linalg.svd(tokens - mean, full_matrices=False).Vh[:3].T
-both = torch.cat([colored(full, directions, mean), colored(reduced, directions, mean)], dim=2)
-to_pil_image(both.repeat_interleave(14, dim=1).repeat_interleave(14, dim=2)).save("dense-features.png")
-print("Unreduced (left) and reduced (right) are in dense-features.png.")
+# %% Look: the three main directions of the unreduced features as colors, for both, and where the two differ
+both = torch.cat([full, reduced], dim=3)[0]  # side by side, so that equal features have equal colors
+flat = full[0].flatten(1).T
+directions = torch.linalg.svd(flat - flat.mean(dim=0), full_matrices=False).Vh[:3]
+values = torch.einsum("dc,chw->dhw", directions, both - flat.mean(dim=0)[:, None, None])
+colors = torch.stack([rescale(value) for value in values]).mul(255).round().to(torch.uint8)
+before, after = (enlarge(part, WIDTH) for part in colors.chunk(2, dim=2))
+panels = [
+    Panel(to_pil_image(pixels).resize(before.size), "what the model sees"),
+    Panel(before, f"unreduced: {unreduced.tokens[-1]} tokens"),
+    Panel(after, f"ToMe at 0.6: {left.tokens[-1]} tokens"),
+    Panel(enlarge(heat(1 - alike), WIDTH), "bright where the two differ most"),
+]
+tile(f"Features of {name}, their three main directions as red, green and blue", [panels]).save("dense-features.png")
+print("Drawn in dense-features.png.")

@@ -8,7 +8,7 @@ from PIL import Image
 import foveate as fv
 from foveate.cli import show
 from foveate.drawing.features import feature_maps
-from foveate.drawing.inputs import evaluating
+from foveate.drawing.inputs import evaluating, title
 from foveate_cli.main import main
 from zoo import make
 
@@ -113,6 +113,13 @@ def test_modes_come_back_after_a_failure():
     with pytest.raises(KeyError):
         drawing()
     assert [module.training for module in model.modules()] == [True, True, False]
+
+
+def test_titles_name_method_and_schedule_in_words():
+    model = make("timm-cls")
+    assert title(model, "toy") == "toy: unreduced"
+    fv.reduce_(model, fv.EViT(fuse=False), fv.KeepRate(0.6, blocks=(1, 2)))
+    assert title(model, "toy") == "toy: EViT:fuse=false, keep-rate 0.6 at 1,2"
 
 
 @pytest.mark.parametrize("picture", ["features", "tokens"])

@@ -56,9 +56,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def title(model: nn.Module, name: str) -> str:
-    """Return the line above a picture: the model's name and its method."""
-    method = inspect(model).reduction.method
-    return f"{name}: " + ("every token kept" if method is None else repr(method))
+    """Return the line above a picture: the model's name, its method and the schedule in words."""
+    return f"{name}: {inspect(model).reduction}"
 
 
 def choose_blocks(blocks: Sequence[int] | None, depth: int) -> list[int]:

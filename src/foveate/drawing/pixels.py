@@ -38,13 +38,13 @@ def enlarge(pixels: Tensor, width: int) -> Image.Image:
     return to_pil_image(pixels).resize((width, round(width * rows / columns)), Image.Resampling.NEAREST)
 
 
-def fit_to_grid(pixels: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Resize bytes (3, H, W) to about ``WIDTH``, so that each patch of ``grid`` has equally many whole pixels."""
-    height, width = pixels.shape[1:]
-    scale = WIDTH / max(height, width)
-    tall, wide = (max(SMALLEST_CELL, round(side * scale / n)) for side, n in zip((height, width), grid, strict=True))
+def fit_to_grid(pixels: Tensor, grid: tuple[int, int], width: int = WIDTH) -> Tensor:
+    """Resize bytes (3, H, W) to about ``width``, so that each patch of ``grid`` has equally many whole pixels."""
+    given = pixels.shape[1:]
+    scale = width / max(given)
+    tall, wide = (max(SMALLEST_CELL, round(side * scale / n)) for side, n in zip(given, grid, strict=True))
     size = grid[0] * tall, grid[1] * wide
-    if size == (height, width):
+    if size == tuple(given):
         return pixels.cpu()
     large = interpolate(pixels.cpu().float().unsqueeze(0), size, mode="bicubic", antialias=True)[0]
     return large.round().clamp(0, 255).to(torch.uint8)

@@ -47,7 +47,7 @@ def sheet(title: str, lead: Panel, strips: Sequence[Strip]) -> Image.Image:
 
 
 def tile(title: str, groups: Sequence[Sequence[Panel]], note: str = "", columns: int = 4) -> Image.Image:
-    """Lay out groups of panels in rows of up to ``columns``, with a title above and a note below."""
+    """Lay out groups of panels in rows of about ``columns``, with a title above and a note below."""
     rows = [row for group in groups for row in _balanced_rows(group, columns)]
     slot = max(SLOT, *(panel.image.width for row in rows for panel in row))
     heights = [max(panel.image.height for panel in row) + LINE + GAP for row in rows]
@@ -91,9 +91,13 @@ def _draw_panel(
 
 
 def _balanced_rows(group: Sequence[Panel], columns: int) -> list[Sequence[Panel]]:
-    """Split into as few rows as possible, of about equal length: five panels in four columns become three and two."""
+    """Split into rows that are all full, if one panel more in each makes them so; else into rows of about equal length.
+
+    In four columns, five panels become one row, six become three and three, and seven become four and three.
+    """
     number = -(-len(group) // columns)
-    length = -(-len(group) // number)
+    full = [length for length in range(columns + 1, columns // 2, -1) if len(group) % length == 0]
+    length = full[0] if full else -(-len(group) // number)
     return [group[start : start + length] for start in range(0, len(group), length)]
 
 

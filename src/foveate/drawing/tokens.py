@@ -15,11 +15,12 @@ from foveate.api import trace as trace_tokens
 from foveate.drawing import picture
 from foveate.drawing.inputs import Photo, choose_blocks, evaluating, read_photos, title
 from foveate.drawing.masks import outline
-from foveate.drawing.pixels import fit_to_grid, repeat_to, to_pil_image
+from foveate.drawing.pixels import WIDTH, fit_to_grid, repeat_to, to_pil_image
 from foveate.drawing.sheets import Panel, tile
 from foveate.drawing.style import MIST, color_tensor
 
-MOST_STAGES = 6
+MOST_STAGES = 5
+"""With the photograph, any number up to this fills its rows."""
 FADED, TINTED = 0.8, 0.35  # shares of mist in a dropped patch, and of its token's mean color in a fused one
 
 
@@ -103,7 +104,7 @@ def map_panels(photo: Photo, maps: Sequence[TokenMap]) -> list[Panel]:
     return [plain, *(Panel(draw_map(photo.pixels, one), one.caption) for one in maps)]
 
 
-def draw_tokens(pixels: Tensor, trace: Trace, block: int, image: int = 0) -> Image.Image:
+def draw_tokens(pixels: Tensor, trace: Trace, block: int, image: int = 0, width: int = WIDTH) -> Image.Image:
     """Draw the tokens (or keys) that one image of a traced batch has after a block.
 
     Args:
@@ -111,11 +112,12 @@ def draw_tokens(pixels: Tensor, trace: Trace, block: int, image: int = 0) -> Ima
         trace: The result of ``fv.trace`` for a batch with this image.
         block: Index of the block; negative ones count from the end.
         image: Index of the image in the batch.
+        width: About how many pixels the longer side of the drawing has.
 
     Raises:
         ValueError: If the trace does not have the block.
     """
-    return draw_map(pixels, TokenMap.of(trace, block, image))
+    return draw_map(pixels, TokenMap.of(trace, block, image), width)
 
 
 def stages(trace: Trace, most: int = MOST_STAGES) -> list[int]:
@@ -147,9 +149,9 @@ def legend(maps: Sequence[TokenMap]) -> str:
     return " ".join(sentence for sentence, applies in sentences.items() if applies)
 
 
-def draw_map(pixels: Tensor, token_map: TokenMap) -> Image.Image:
+def draw_map(pixels: Tensor, token_map: TokenMap, width: int = WIDTH) -> Image.Image:
     """Draw bytes (3, H, W) with the patches of ``token_map`` faded, averaged and outlined."""
-    photo = fit_to_grid(pixels, token_map.grid).float()
+    photo = fit_to_grid(pixels, token_map.grid, width).float()
     maps = (token_map.owner, token_map.shared, token_map.dropped)
     owner, shared, dropped = (repeat_to(values, photo) for values in maps)
     mean = repeat_to(_mean_colors(photo, token_map.owner), photo)
