@@ -144,6 +144,8 @@ def trace(model: nn.Module, images: Tensor, **options: Any) -> Trace:
 
 def _recorded(family: Family, images: Tensor, options: dict[str, Any]) -> Encoded:
     """Run embedding and blocks; if that fails, the error tells how the images differ from the weights."""
+    if isinstance(images, Tensor) and images.dim() == 4 and images.shape[1] != family.image_size[0]:
+        raise ValueError(f"The model takes {family.image_size[0]} channels; the images have {images.shape[1]}.")
     try:
         return family.encode(images, record=True, **options)
     except (NotImplementedError, RuntimeError) as error:
@@ -173,7 +175,7 @@ def features(model: nn.Module, images: Tensor, block: int | Sequence[int] = -1, 
     """
     family = inspect(model)
     depth = len(family.blocks)
-    if not isinstance(block, int | Sequence):
+    if not isinstance(block, int | Sequence) or isinstance(block, str | bytes):
         raise TypeError(f"block must be a number or a list of numbers, got {shown(block)}.")
     wanted: list[int] = [block] if isinstance(block, int) else list(block)
     for number in wanted:

@@ -71,6 +71,8 @@ def replacing_all(paths: Sequence[Path]) -> Iterator[list[Path]]:
         CannotWrite: if the system refuses it. All of ``paths`` are then as before.
     """
     last = paths[-1]
+    if not last.name:
+        raise ValueError(f"{str(last)!r} does not name a file. Write, for example, schedule.json.")
     try:
         with _workplace(last) as folder:
             temporaries = [folder / path.name for path in paths]

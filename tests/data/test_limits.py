@@ -279,5 +279,13 @@ def test_trees_of_links_end(tmp_path, write):
         data.read(3)
 
 
+@pytest.mark.skipif(not os.path.ismount("/proc"), reason="this system has no /proc")
+def test_links_into_the_kernels_view_end(tmp_path, write):
+    """``/proc`` has links to every folder of every process, so that walking it would not end."""
+    write(tmp_path / "cats" / "1.png", 1)
+    (tmp_path / "cats" / "processes").symlink_to("/proc")
+    assert len(open_data(tmp_path, "train")) == 1
+
+
 def test_the_documented_table_is_current():
     assert as_markdown() in (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")

@@ -88,7 +88,7 @@ def _comparisons() -> Iterator[Target]:
         "budgets": optional("(0.7,)", number(0.2, 1), given=True),
         "batch_size": optional("2", whole(1, 99)),
         "device": DEVICE,
-        "limit": optional("None", lambda value: value is None or whole(1, 99)(value)),
+        "limit": optional("None", lambda value: value is None or whole(1)(value)),
         "seconds": optional("0.001", number(0, 3), given=True),
         "split": NONE,
         "classes": NONE,
@@ -118,7 +118,7 @@ def _comparisons() -> Iterator[Target]:
         "data": Parameter("files.masks"),
         "task": optional("'segmentation'", _is_none),
         "task_options": optional("{'ignore': 2}", lambda value: value is None or value == {}),
-        "limit": optional("1", lambda value: value is None or whole(1, 99)(value)),
+        "limit": optional("1", lambda value: value is None or whole(1)(value)),
     }
     yield Target("fv.compare", options | masks, weight=0.7, needs_files=True)
 
@@ -168,7 +168,7 @@ def _exports() -> Iterator[Target]:
         "path": Parameter("'new'", is_path),
         "to": Parameter("'torch-export'"),
         "data": optional("images", _is_none, given=True),
-        "images": optional("2", lambda value: value is None or whole(1, 99)(value)),
+        "images": optional("2", lambda value: value is None or whole(1)(value)),
         "input_size": NONE,
         "classes": NONE,
         "quantize": NONE,
@@ -177,7 +177,7 @@ def _exports() -> Iterator[Target]:
     yield Target("fv.export", export, weight=0.8)
     load = {
         "path": Parameter("files.exported"),
-        "threads": optional("1", lambda value: value is None or whole(1, 99)(value)),
+        "threads": optional("1", lambda value: value is None or whole(1)(value)),
         "trusted": optional("False", truth),
     }
     yield Target("fv.load_exported", load, "{}(images)", needs_files=True)

@@ -172,8 +172,8 @@ def _models() -> Iterator[Target]:
     yield Target("fv.models.block_compression", {"tokens": share, "dim": share})
     yield Target("fv.models.Clustering", options_of(fv.models.Clustering))  # type: ignore[arg-type]
     pyramid = {
-        "depths": optional("(1, 1, 1, 1)"),
-        "embed_dims": optional("(8, 8, 8, 8)"),
+        "depths": optional("(1, 1, 1, 1)", also=frozenset({"(8, 8, 8, 8)"})),
+        "embed_dims": optional("(8, 8, 8, 8)", also=frozenset({"(1, 1, 1, 1)"})),
         "num_heads": optional("(1, 1, 1, 1)"),
         "scales": optional("((64, 16), (16, 4), (4, 1), (1,))"),
         "img_size": optional("64"),
@@ -190,11 +190,11 @@ def _models() -> Iterator[Target]:
     }
     yield Target("fv.models.MultiScaleClusterAttention", attention, weight=0.8)
     tokens = {
-        "patch_size": optional("4", given=True),
-        "embed_dim": optional("16", given=True),
+        "patch_size": optional("4", also=frozenset({"16", "2"}), given=True),
+        "embed_dim": optional("16", also=frozenset({"4"}), given=True),
         "img_size": optional("16", also=frozenset({"True"}), given=True),
         "depth": optional("2", whole(1, 9)),
-        "num_heads": optional("2", also=frozenset({"1"}), given=True),
+        "num_heads": optional("2", also=frozenset({"1", "4"}), given=True),
     }
     yield Target("fv.models.LVViT", tokens, weight=0.8)
 

@@ -123,6 +123,21 @@ MENDED_CALLS = (
     "fv.Predictor(model, top_k=None)",
     "fv.Predictor(model, column={0: 4})",
     "predicted(fv.Predictor(model, weights='abc'))",
+    "fv.Predictor(model, image_size=(1, 10**9, 10**9), untrained=True)",
+    "fv.compare(embedding_model(), images, split='val')",
+    "fv.compare(embedding_model(), torch.zeros(2, 3, 4, 4), methods=['topk'], budgets=(0.7,))",
+    "fv.models.load_model(files.saved, weights='')",
+    "fv.models.fit_cluster_counts_(fv.reduce_(model, fv.ClusterAttention(ratio=2.0, average=0.5)), [images], 10**20)",
+    "fv.train(files.config, overrides=(3, 1.5, 'a'))",
+    "fv.compare(fv.Method, images)",
+    "fv.models.fit_cluster_counts_(fv.reduce_(model, fv.ClusterAttention(ratio=2.0, average=0.5)), torch.zeros(()))",
+    "fv.measure_speed(model, 'topk', 0.7, batch_size=1, rounds=1, threads=10**20)",
+    "fv.save_schedule(fv.Keep({}), '')",
+    "fv.features(model, torch.zeros(2, 1, 16, 16))",
+    "fv.features(model, images, block='')",
+    "fv.load_exported(files.exported)(torch.zeros(2, 3, 16, 16).to_sparse())",
+    "fv.models.LVViT(patch_size=4, embed_dim=2, img_size=16, num_heads=16)",
+    "fv.cost(model, nested(2000))",
 )
 MENDED_COMMANDS = (
     f"cost {{plain}} --method tome --budget {'x' * 5000}",
@@ -132,6 +147,8 @@ MENDED_COMMANDS = (
     "train {recipe} --data {pictures} --out empty",
     "train {recipe} --data {pictures} --out /proc/x",
     "speed {plain} --method tome --keep-rate 0.6 --device meta",
+    "models ''",
+    "train {recipe} --data /proc --out out",
 )
 MENDED_FILES = (
     ("saved foveate.json, sealed again", "model = true"),

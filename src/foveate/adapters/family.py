@@ -22,6 +22,7 @@ from foveate.adapters.positions import PositionSource
 from foveate.adapters.reduced import Reduced, Reducer
 from foveate.adapters.stream import Encoded, spread_to_patches
 from foveate.costs import Cost, ModelShape, Output, count, unreduced
+from foveate.methods.validation import shown
 from foveate.reductions import Reduction
 
 
@@ -177,7 +178,7 @@ class Family(ABC):
             return self.grid
         if not isinstance(image_size, tuple | list | torch.Size) or len(image_size) != 3:
             raise ValueError(
-                f"image_size must be (channels, height, width), such as (3, 224, 224); got {image_size!r}."
+                f"image_size must be (channels, height, width), such as (3, 224, 224); got {shown(image_size)}."
             )
         channels = self.image_size[0]
         if image_size[0] != channels:

@@ -18,6 +18,8 @@ def run(args: argparse.Namespace) -> int:
     for library in ("timm", "transformers"):
         with contextlib.suppress(ImportError):  # without an extra, its classes are not listed
             importlib.import_module(library)
+    if args.filter == "":
+        raise ValueError("FILTER is empty. Leave it out to list all groups.")
     found = survey(args.filter)
     if not found:
         raise ValueError(f"No model has {args.filter!r} in its name. `foveate models` lists all groups.")

@@ -21,6 +21,8 @@ PARTS_OF_DATA = IMAGE_FOLDERS | {
     *("ground_truth", "targets", "boxes", "bboxes", "meta", "metadata", "segmentations", "segmentationclass"),
 }
 """Names of folders that hold the parts of a dataset, side by side."""
+KERNEL_VIEWS = ("/proc", "/sys")
+"""Trees of files that no disk holds."""
 
 
 @dataclass(frozen=True)
@@ -120,9 +122,11 @@ def images_below(folder: Path, name: str) -> list[str]:
     """Images of one class at any depth, sorted, so that the order does not depend on the file system."""
     found = []
     seen: set[tuple[int, int]] = set()
+    kernel = {os.stat(view).st_dev for view in KERNEL_VIEWS if os.path.ismount(view)}
     for place, folders, files in os.walk(folder / name, followlinks=True):
         status = os.stat(place)
-        if (status.st_dev, status.st_ino) in seen:  # a link back to a folder that was walked already
+        # a link back to a folder that was walked already, or what the kernel shows: its links lead everywhere
+        if (status.st_dev, status.st_ino) in seen or status.st_dev in kernel:
             folders.clear()
             continue
         seen.add((status.st_dev, status.st_ino))

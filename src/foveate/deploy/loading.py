@@ -42,8 +42,9 @@ class ExportedModel:
         Raises:
             ValueError: if images have another shape or type than the model takes.
         """
-        if not isinstance(images, Tensor) or tuple(images.shape[1:]) != self.image_size or images.dtype != self.dtype:
+        if not self._takes(images):
             found = f"{tuple(images.shape)} of {images.dtype}" if isinstance(images, Tensor) else type(images).__name__
+            found += " that is not strided" if isinstance(images, Tensor) and images.layout != torch.strided else ""
             shape = ", ".join(map(str, self.image_size))
             raise ValueError(f"Images must be a tensor (batch, {shape}) of {self.dtype}, got {found}.")
         if not len(images):
@@ -54,6 +55,11 @@ class ExportedModel:
         if self.manifest.returns == "tensor":
             return outputs[0]
         return Fields(zip(self.manifest.outputs, outputs, strict=True))
+
+    def _takes(self, images: object) -> bool:
+        if not isinstance(images, Tensor) or images.layout != torch.strided:
+            return False
+        return tuple(images.shape[1:]) == self.image_size and images.dtype == self.dtype
 
     def __repr__(self) -> str:
         kind = "" if self.manifest.quantized is None else " int8"

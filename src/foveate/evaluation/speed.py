@@ -38,7 +38,7 @@ from foveate.evaluation.timing import (
 )
 from foveate.methods.base import Method
 from foveate.methods.free_slice import speed_limit_of
-from foveate.methods.validation import shown
+from foveate.methods.validation import check_sizes, shown
 from foveate.reductions import Reduction, ReductionOptions, as_reduction
 from foveate.schedules import Schedule
 
@@ -214,6 +214,7 @@ def free_slice(model: nn.Module, grid: tuple[int, int] | None = None) -> Reducti
 def _torch_threads(threads: int | None) -> Iterator[None]:
     before = torch.get_num_threads()
     if threads is not None:
+        check_sizes(threads=threads)
         torch.set_num_threads(threads)
     try:
         yield

@@ -15,7 +15,7 @@ from foveate.core.density_peaks import Peaks, cluster_peaks, counts_above, find_
 from foveate.methods.base import BlockView, Kind, Site, StepShape
 from foveate.methods.learned import LearnedMethod
 from foveate.methods.registry import register
-from foveate.methods.validation import shown
+from foveate.methods.validation import check_sizes
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -157,12 +157,11 @@ def fit_cluster_counts_(model: Model, batches: Iterable[Tensor], passes: int = 2
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}.")
-    if not isinstance(batches, Iterable) or isinstance(batches, str):
+    if not isinstance(batches, Iterable) or isinstance(batches, str | Tensor):
         raise TypeError(
             f"batches must be tensors of images (B, C, H, W), such as [images]; got {type(batches).__name__}."
         )
-    if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
-        raise ValueError(f"passes must be an integer of at least 1, got {shown(passes)}.")
+    check_sizes(passes=passes)
     counts = [module for module in model.modules() if isinstance(module, ClusterCount)]
     if not counts:
         raise ValueError(

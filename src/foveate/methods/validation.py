@@ -100,7 +100,7 @@ def check_sizes(**sizes: object) -> None:
     """Raise a ValueError for the first value that is not a whole number from 1 to 2**31 - 1."""
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size < 2**31:
-            raise ValueError(f"{name} must be an integer of at least 1, got {shown(size)}.")
+            raise ValueError(f"{name} must be an integer of at least 1, below 2**31, got {shown(size)}.")
 
 
 def _fits(kind: object, value: object) -> bool:

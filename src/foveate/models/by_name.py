@@ -64,7 +64,7 @@ def load_with_report(
     check_type(dict | None, "values by name, such as {'num_classes': 10}", options=options)
     check_type(str | Path | None, "the path of a file", weights=weights)
     check_type(Reduction | None, "a Reduction", reduction=reduction)
-    found = _read_weights(Path(weights)) if weights else None  # before a model is built, or downloaded
+    found = _read_weights(Path(weights)) if weights is not None else None  # before a model is built, or downloaded
     built = _find(str(name), pretrained, options or {})
     if reduction is not None:
         reduction.apply_(built.model)

@@ -97,6 +97,8 @@ class LVViT(VisionTransformer):
             raise ValueError(f"Images of img_size={options['img_size']} are smaller than a patch of {side}.")
         sizes = {name: options[name] for name in ("depth", "num_heads") if name in options}
         check_sizes(in_chans=in_chans, embed_dim=embed_dim, **sizes)
+        if embed_dim % sizes.get("num_heads", 1):
+            raise ValueError(f"embed_dim must be a multiple of num_heads, got {embed_dim} and {sizes['num_heads']}.")
         if side % 2 or side != other:
             raise ValueError(f"LV-ViT's stem needs square patches of even size, got {patch_size}.")
         own = {"block_fn": partial(DividedBlock, divisor=skip), "norm_layer": partial(LayerNorm, eps=norm_eps)}

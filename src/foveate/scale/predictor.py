@@ -33,6 +33,8 @@ from foveate.scale.runnable import CLASSES, EMBEDDING, OUTPUTS, Runnable, of_exp
 
 NOT_FINITE = "the model's output is NaN or infinite"
 BATCH_SIZE = 16
+LONGEST_SIDE = 16_384
+"""Pixels; a larger side is a slip, and would not fit the memory."""
 """Default number of images that run at once."""
 
 
@@ -63,6 +65,10 @@ class _Settings:
     """The column that holds images."""
     untrained: bool = False
     """Accept weights that nobody trained, to measure speed."""
+
+
+def _is_side(value: object) -> bool:
+    return type(value) is int and 1 <= value <= LONGEST_SIDE
 
 
 @dataclass(frozen=True)
@@ -107,8 +113,11 @@ class Predictor(_Settings):
         check_type(str, "names", **{f"classes[{place}]": name for place, name in enumerate(self.classes or ())})
         size = self.image_size
         check_type(tuple | list | None, "(channels or None, height, width)", image_size=size)
-        if size is not None and not (len(size) == 3 and all(type(side) is int for side in size[1:])):
-            raise ValueError(f"image_size must be (channels or None, height, width), got {shown(size)}.")
+        if size is not None and not (len(size) == 3 and all(_is_side(side) for side in size[1:])):
+            raise ValueError(
+                f"image_size must be (channels or None, height, width) of at most {LONGEST_SIDE} pixels, "
+                f"got {shown(size)}."
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_built": []}

@@ -110,6 +110,8 @@ def configured(
     check_type(str | PathLike | None, "a name or a path, so that the run can be resumed", model=model, data=data)
     if isinstance(overrides, str) or not isinstance(overrides, Mapping | Sequence):
         raise TypeError(f"overrides must be values by name, such as {{'optimizer.lr': 1e-3}}; got {shown(overrides)}.")
+    if not all(isinstance(change, str) for change in overrides):
+        raise TypeError(f"overrides must have texts such as 'optimizer.lr=1e-3' or as names; got {shown(overrides)}.")
     check_type(str | PathLike | TrainConfig, "a name, a path or a TrainConfig", recipe=recipe)
     changes = {"model.name": _text(model), "data.source": _text(data)}
     given = {name: value for name, value in changes.items() if value is not None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -129,8 +129,11 @@ class FromSource(Images):
 class FromBatches(Images):
     """Batches of the caller: tensors of images, or pairs of images and targets."""
 
-    def __init__(self, batches: Iterable[Any], limit: int | None, task: Task) -> None:
+    def __init__(
+        self, batches: Iterable[Any], limit: int | None, task: Task, check_size: Callable[[torch.Size], object]
+    ) -> None:
         self.source, self._batches, self.limit, self.task = "images given as tensors", batches, limit, task
+        self._check_size = check_size
         self._first: list[Pair] = []
         self._targets_fit = True
         self.note = "The images have no labels, so accuracy cannot be measured."
@@ -151,6 +154,7 @@ class FromBatches(Images):
                 "A batch must be images (B, C, H, W), or a pair of images and targets, e.g. labels (B,); got "
                 f"{type(images).__name__}{f' of shape {tuple(images.shape)}' if isinstance(images, Tensor) else ''}."
             )
+        self._check_size(images.shape[1:])
         targets = self.task.read_targets(given, len(images))
         why = "" if given is None else self.task.why_unusable(targets)
         if why:  # permanently: earlier targets may have been wrong too
@@ -161,8 +165,12 @@ class FromBatches(Images):
         return Pair(images, targets)
 
 
-def from_tensors(data: Any, batch_size: int, limit: int | None, task: Task) -> FromBatches:
+def from_tensors(
+    data: Any, batch_size: int, limit: int | None, task: Task, check_size: Callable[[torch.Size], object]
+) -> FromBatches:
     """Return images from a tensor, which is split into batches, or from an iterable of batches.
+
+    ``check_size`` raises a ValueError if the model does not take images of a shape (C, H, W).
 
     Raises:
         ValueError: If the tensor is not (N, C, H, W) with images.
@@ -173,13 +181,13 @@ def from_tensors(data: Any, batch_size: int, limit: int | None, task: Task) -> F
             raise ValueError(
                 f"A tensor of images must be (N, C, H, W) with N of at least 1, got shape {tuple(data.shape)}."
             )
-        return FromBatches(data.split(batch_size), limit, task)
+        return FromBatches(data.split(batch_size), limit, task, check_size)
     if not isinstance(data, Iterable):
         raise TypeError(
             "data must be a path or source text, a tensor of images, or batches of (images, targets); got "
             f"{type(data).__name__}."
         )
-    return FromBatches(data, limit, task)
+    return FromBatches(data, limit, task, check_size)
 
 
 def _after(batches: Iterator[Pair], seen: int) -> Iterator[Pair]:

@@ -71,7 +71,9 @@ def open_images(data: Any, model: nn.Module, settings: Settings, task: Task, rea
     if not isinstance(data, str | PathLike):
         if reading.options:
             raise ValueError(f"Tensors do not take {next(iter(reading.options))}; data_options are for other sources.")
-        return from_tensors(data, settings.batch_size, settings.limit, task)
+        if reading.split is not None:
+            raise ValueError(f"Tensors have no splits, got split={reading.split!r}. Leave it out.")
+        return from_tensors(data, settings.batch_size, settings.limit, task, inspect(model).grid_for_size)
     opened = reading.open(str(data), task)
     note = f"Accuracy is left out: {opened.mismatch}" if opened.mismatch else ""
     if not opened.data.labeled and not note:

@@ -134,7 +134,7 @@ def compare(
         ValueError: If the model, the data or a setting cannot be used.
         TypeError: If a method or ``data`` has the wrong type.
     """
-    if model is not None and not callable(model):  # a module is callable too
+    if model is not None and (not callable(model) or isinstance(model, type)):  # a module is callable too
         raise TypeError(f"model must be a model, or a function that loads one, got {shown(model)}.")
     check_progress(progress)
     check_type(str | None, "text", split=split, name=name, task=task)
