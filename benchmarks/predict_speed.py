@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=480)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--reductions", nargs="*", default=["", "tome --remove 13"])
+    parser.add_argument("--reductions", nargs="*", default=["", "ToMe --remove 13"])
     parser.add_argument("--csv", type=Path)
     args = parser.parse_args()
     processes = len(os.sched_getaffinity(0))

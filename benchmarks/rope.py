@@ -37,7 +37,7 @@ import foveate as fv
 from foveate.methods.options import parse
 
 SIZE, STORED = 128, 160
-METHODS = ("tome", "ward", "token-pooling", "evit")
+METHODS = ("ToMe", "Ward", "TokenPooling", "EViT")
 BUDGETS = (0.65, 0.5)
 PLACES = ("representative", "mean")
 JUDGED = ("imagenet_dev", "imagenet_sample", "imagenette/val", "pets")

@@ -27,19 +27,19 @@ import foveate as fv
 from foveate.methods.options import parse
 
 METHODS = (
-    "random",
-    "importance",
-    "topk",
-    "power",
-    "evit",
-    "tome",
-    "token-pooling:output=medoid,rescale=false,proportional_attention=false",
-    "token-pooling:output=medoid,rescale=false",
-    "token-pooling:rescale=false,proportional_attention=false",
-    "token-pooling:rescale=false",
-    "token-pooling",
-    "ward",
-    "ward:search=greedy",
+    "RandomSelect",
+    "ImportanceSelect",
+    "TopK",
+    "PoWER",
+    "EViT",
+    "ToMe",
+    "TokenPooling:output=medoid,rescale=false,proportional_attention=false",
+    "TokenPooling:output=medoid,rescale=false",
+    "TokenPooling:rescale=false,proportional_attention=false",
+    "TokenPooling:rescale=false",
+    "TokenPooling",
+    "Ward",
+    "Ward:search=greedy",
 )
 NAMES = (  # of METHODS, in results/training_free.csv
     "RandomSelect",

@@ -26,7 +26,7 @@ from foveate.evaluation.timing import interleave
 from foveate.tasks.augmentation import training_transform
 from foveate.training.recipe import read_recipe
 
-METHODS = {"evit": fv.EViT(), "tome": fv.ToMe()}
+METHODS = {"EViT": fv.EViT(), "ToMe": fv.ToMe()}
 
 
 def main() -> None:

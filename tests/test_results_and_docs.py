@@ -12,6 +12,8 @@ from types import ModuleType
 
 import pytest
 
+from foveate.methods.registry import all_methods
+
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = sorted((ROOT / "results").glob("*.csv"))
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "results").glob("*.md")])
@@ -66,6 +68,17 @@ def test_figures_name_their_command_and_machine(path: Path) -> None:
     assert all(value for values in header.values() for value in values)
     assert re.match(r"\d{4}-\d{2}-\d{2}", header["date"][0])
     assert rows
+
+
+NOT_METHODS = ("unreduced", "Unreduced", "Exact last block", "mean of the four")
+
+
+@pytest.mark.parametrize("path", FIGURES, ids=lambda path: path.stem)
+def test_methods_have_the_name_of_their_class(path: Path) -> None:
+    """One name in every table; options and settings may follow it."""
+    _, rows = render.read_figures(path)
+    named = {str(row["method"]) for row in rows if "method" in row and str(row["method"]) not in NOT_METHODS}
+    assert sorted(name for name in named if re.split(r"[ ,:]", name)[0] not in all_methods()) == []
 
 
 @pytest.mark.parametrize("row", ["1", "1,2,3"])

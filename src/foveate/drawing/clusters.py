@@ -72,7 +72,7 @@ def cluster_maps(
     if method is None or method.site is not Site.KV:
         raise ValueError(
             f"{name} does not cluster keys, so there is nothing to show. Use a ClusTR (clustr_small), or "
-            "--method cluster-attention:ratio=4."
+            "--method ClusterAttention:ratio=4."
         )
     trace = trace_tokens(model, images)
     acting = [block for block, step in enumerate(trace.key_steps) if step is not None]

@@ -86,7 +86,7 @@ def tokens(
     if reducer_of(model) is None:
         raise ValueError(
             f"{name} is not reduced: every patch keeps its own token, so there is nothing to show. "
-            "Reduce it with --method, e.g. --method tome --remove 13."
+            "Reduce it with --method, e.g. --method ToMe --remove 13."
         )
     groups, maps = [], []
     for photo in read_photos(model, images):
