@@ -7,7 +7,7 @@ WORKERS ?= auto
 .PHONY: compare serve test test-export docs dist browser check clean
 
 compare: $(VENV)/.installed
-	$(BIN)/foveate compare --out foveate-report
+	$(BIN)/foveate compare --out foveate-report --overwrite
 
 test: $(VENV)/.installed-dev check browser
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal

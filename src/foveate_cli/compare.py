@@ -82,5 +82,6 @@ def add_parser(commands: arguments.Commands) -> None:
     arguments.completed_by(group.add_argument("--calibration", metavar="SOURCE", help=calibration), names.data)
     arguments.add_default(parser, "--out", Path("foveate-report"), "folder of the report", "DIR", Path)
     parser.add_argument("--resume", action="store_true", help="continue the interrupted run in --out")
+    parser.add_argument("--overwrite", action="store_true", help="replace an earlier report in --out")
     arguments.add_untrained(parser)
     arguments.add_json(parser)

@@ -86,6 +86,21 @@ def test_a_run_prints_a_table_a_decision_and_where_the_report_is(capsys, tmp_pat
     with (out / "results.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [float(row["agreement"]) for row in rows] == [e.agreement for e in stored.entries]
+    assert stored.model["weights"] == f"the folder {saved}"
+
+
+def test_an_earlier_report_is_not_lost(capsys, tmp_path, saved, photos, monkeypatch):
+    monkeypatch.setattr(command, "requested_model", lambda args: pytest.fail("it began to work"))
+    line = ["compare", saved, "--data", str(photos), *QUICK, "--out", str(tmp_path)]
+    (tmp_path / "results.json").write_text("{}")
+    assert main(line) == 2
+    assert f"{tmp_path} has a report already. --overwrite replaces it" in capsys.readouterr().err
+    (tmp_path / "partial.json").write_text("{}")
+    assert main(line) == 2
+    assert "--resume continues it" in capsys.readouterr().err
+    for allowed in ("--overwrite", "--resume"):
+        with pytest.raises(pytest.fail.Exception, match="it began to work"):
+            main([*line, allowed])
 
 
 def test_json_is_the_stored_document(capsys, tmp_path, saved, photos):
@@ -118,7 +133,20 @@ def test_classes_can_be_named(capsys, tmp_path, saved, photos):
     names.write_text("dark\nbright\n")  # the other way round than folders sort
     accuracies = []
     for extra in ((), ("--classes", str(names))):
-        main(["compare", saved, "--data", str(photos), *QUICK, "--out", str(tmp_path / "r"), "--json", *extra])
+        main(
+            [
+                "compare",
+                saved,
+                "--data",
+                str(photos),
+                *QUICK,
+                "--out",
+                str(tmp_path / "r"),
+                "--json",
+                "--overwrite",
+                *extra,
+            ]
+        )
         accuracies.append(json.loads(capsys.readouterr().out)["entries"][0]["top1"])
     assert sum(accuracies) == 100  # of two classes, either one or the other is right
     assert "There are 3 class names" in _three_names(capsys, tmp_path, saved, photos)
@@ -152,9 +180,10 @@ def test_weights_come_from_a_file_and_checkpoints_from_folders(capsys, tmp_path,
     assert "fv.load(" in entries[-1]["python"]
     model = timm.create_model("test_vit")
     save_file(model.state_dict(), tmp_path / "weights.safetensors")
-    given = ("--weights", str(tmp_path / "weights.safetensors"), "--limit", "2", "--out", str(tmp_path / "r"))
+    given = ("--weights", str(tmp_path / "weights.safetensors"), "--limit", "2", "--out", str(tmp_path / "r2"))
     assert main(["compare", MODEL, "--data", str(photos), *QUICK, *given]) == 0
     assert "random" not in capsys.readouterr().err
+    assert load_results(tmp_path / "r2").model["weights"] == "the file weights.safetensors"
 
 
 def test_ctrl_c_writes_what_is_measured_and_resume_goes_on(capsys, tmp_path, saved, photos, monkeypatch):
@@ -286,8 +315,10 @@ def test_without_a_model_the_demonstration_runs_and_says_so(capsys, tmp_path, mo
     stored = load_results(tmp_path)
     assert stored.demonstration
     assert stored.data == {
-        "source": "scenes:", "split": "val", "images": 12, "labeled": True, "note": "", "broken": 0
+        "source": "scenes:", "split": "val", "images": 12, "labeled": True, "note": "", "broken": 0,
+        "agreement_of": "decisions",
     }  # fmt: skip
+    assert stored.model["weights"] == "built into foveate"
     assert all(0 < entry.on_object < 100 for entry in stored.entries)
 
 
@@ -298,6 +329,8 @@ def test_a_headless_checkpoint_of_transformers_is_compared_by_its_embedding(caps
     transformers.Dinov2Model(config).save_pretrained(tmp_path / "headless")
     line = [f"hf:{tmp_path / 'headless'}", "--data", str(photos), "--split", "val"]
     assert main(["compare", *line, *QUICK, "--out", str(tmp_path / "out")]) == 0
-    assert "cosine" in capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "of nearest images unchanged (embeddings have a cosine of " in printed or "No setting is worth it" in printed
+    assert "decisions" not in printed
     assert main(["eval", *line]) == 2
     assert "does not predict classes" in capsys.readouterr().err

@@ -117,7 +117,8 @@ def test_a_folder_a_tensor_and_batches_give_the_same(folder):
         assert one.top1 == three.top1
         assert two.top1 is None
     assert of_folder.data == {
-        "source": str(folder), "split": "all", "images": 20, "labeled": True, "note": "", "broken": 0
+        "source": str(folder), "split": "all", "images": 20, "labeled": True, "note": "", "broken": 0,
+        "agreement_of": "decisions",
     }  # fmt: skip
     assert not of_tensor.data["labeled"]
     assert "have no labels" in of_tensor.data["note"]

@@ -50,7 +50,7 @@ class TimmLibrary(Library):
         import timm
 
         if not timm.is_model(name):
-            raise ValueError(unknown_name("timm model", name, timm.list_models()))
+            raise ValueError(unknown_name("timm model", name, timm.list_models(), ", and no folder of that name"))
         model = _create(lambda: timm.create_model(name, pretrained=pretrained, **options), name)
         if not pretrained:
             return Built(model, _all_names(model))
@@ -128,10 +128,10 @@ def library_for(name: str) -> tuple[Library, str]:
     raise AssertionError("timm's prefix is empty")
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
-    """Error message for an unknown name, with close matches."""
+def unknown_name(kind: str, name: str, known: Iterable[str], also: str = "") -> str:
+    """Error message for an unknown name, with close matches; ``also`` ends its first sentence."""
     close = difflib.get_close_matches(name, list(known), n=4)
-    return f"There is no {kind} {name!r}." + (f" Did you mean {', '.join(close)}?" if close else "")
+    return f"There is no {kind} {name!r}{also}." + (f" Did you mean {', '.join(close)}?" if close else "")
 
 
 def _create(create: Callable[[], nn.Module], name: str) -> nn.Module:

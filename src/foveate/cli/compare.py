@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ from foveate.cli import output
 from foveate.cli.evaluate import class_names, known_task, named_task
 from foveate.cli.requests import load_from, read_shares, require_trained, source_options
 from foveate.evaluation.columns import IN_COMPARISONS, known_columns
+from foveate.models.by_name import comes_trained
 from foveate.report.compare import Comparison, compare
 from foveate.report.compare.candidates import read_budgets, read_methods
 from foveate.report.compare.figure import DEMONSTRATION, INTERRUPTED
-from foveate.report.compare.saving import PAGE, PARTIAL, as_document
+from foveate.report.compare.saving import PAGE, PARTIAL, RESULTS, as_document
 from foveate.report.compare.served import python, sentence
 from foveate.schedules_text import split_list
+from foveate.storage import saved_folder
 from foveate.tasks import find_task
 from foveate.tuning.constraints import Constraints, parse_constraint
 from foveate_cli.compare import DEFAULT_LIMIT, DEMONSTRATION_LIMIT
@@ -32,12 +35,14 @@ def run(args: argparse.Namespace) -> int:
     read_methods(args.methods)  # fail before a model is loaded
     args.budgets = read_budgets(read_shares("--budgets", args.budgets))
     check_request(args)
+    check_out(args)
     asked(args)
     model = None if args.model is None else lambda: requested_model(args)
     if (args.out / PARTIAL).is_file() and not args.resume:
         warn(f"{args.out / PARTIAL} of an interrupted run will be replaced. Use --resume to continue that run.")
     with output.phases() as progress:
         comparison = compare(model, args.data, progress=progress, store=args.out, **options(args))
+    comparison = replace(comparison, model=comparison.model | {"weights": origin_of_weights(args)})
     comparison.save(args.out)
     if args.json:
         output.print_json(as_document(comparison))
@@ -69,6 +74,14 @@ def check_request(args: argparse.Namespace) -> None:
         )
 
 
+def check_out(args: argparse.Namespace) -> None:
+    """Raise ``ValueError`` if an earlier report would be lost; an interrupted one may be resumed."""
+    if (args.out / RESULTS).is_file() and not args.overwrite and not args.resume:
+        ways = "--overwrite replaces it; --out DIR writes elsewhere"
+        ways += "; --resume continues it" if (args.out / PARTIAL).is_file() else ""
+        raise ValueError(f"{args.out} has a report already. {ways}.")
+
+
 def requested_model(args: argparse.Namespace) -> nn.Module:
     """The model, with the reduction it was saved with, if any."""
     loaded = load_from(args)
@@ -76,6 +89,21 @@ def requested_model(args: argparse.Namespace) -> nn.Module:
         raise ValueError("compare uses the image size the model was built for. Leave out --image-size.")
     require_trained(loaded, args)
     return loaded.model if loaded.own is None else loaded.own
+
+
+def origin_of_weights(args: argparse.Namespace) -> str:
+    """Where the weights came from, for the report."""
+    if args.model is None:
+        return "built into foveate"
+    if args.weights is not None:
+        return f"the file {Path(args.weights).name}"
+    if saved_folder(args.model).is_dir():
+        return f"the folder {args.model}"
+    if not comes_trained(args.model, args.pretrained, args.weights):
+        return "random, nobody trained them"
+    library, _, inner = args.model.rpartition(":")
+    names = {"": "timm", "hf": "transformers"}
+    return f"pretrained weights of {names.get(library, library)}: {inner}"
 
 
 def options(args: argparse.Namespace) -> dict[str, Any]:

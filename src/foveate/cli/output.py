@@ -14,10 +14,9 @@ from itertools import groupby
 from rich import box
 from rich.console import Console
 from rich.measure import Measurement
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bars
 from rich.table import Table
 
+from foveate.evaluation.bars import terminal_bars
 from foveate.evaluation.progress import Progress
 
 UNBOUNDED = 1000  # width in a file or a pipe, where nothing needs to wrap
@@ -90,16 +89,7 @@ def phases() -> Iterator[Progress]:
     if not sys.stderr.isatty():
         yield LINES.advance
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    notes = TextColumn("{task.fields[note]}")
-    with Bars(*columns, notes, console=Console(stderr=True), transient=True) as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def advance(phase: str, done: int, total: int | None, note: str = "") -> None:
-            if phase not in tasks:
-                tasks[phase] = bars.add_task(phase, total=total, note=note)
-            bars.update(tasks[phase], completed=done, total=total, note=note)
-
+    with terminal_bars() as advance:
         yield advance
 
 

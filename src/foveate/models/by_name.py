@@ -184,4 +184,11 @@ def _find(name: str, pretrained: bool, options: dict[str, Any]) -> Built:
     if Path(name).is_dir():
         raise ValueError(f"The directory {name} has no {MANIFEST}. For a transformers checkpoint write hf:{name}.")
     library, inner = library_for(name)
+    if not library.prefix and is_path(name):
+        raise ValueError(f"The folder {name} does not exist. Pass a folder written by fv.save or foveate train.")
     return library.build(inner, pretrained, options)
+
+
+def is_path(name: str) -> bool:
+    """Whether a name without a library's prefix can only be a path."""
+    return "/" in name or "\\" in name or name.startswith(("~", "."))

@@ -117,6 +117,11 @@ class Task(ABC):
     num_classes: int | None = None
     """Classes that the model's head predicts; None if the task does not need a head of a certain size."""
 
+    @property
+    def agreement_of(self) -> str:
+        """What ``agreement`` counts: so many percent of these are unchanged."""
+        return "decisions"
+
     @classmethod
     @abstractmethod
     def for_data(cls, data: ImageData | StreamedData, **options: Any) -> Task:

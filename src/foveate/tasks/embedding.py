@@ -125,6 +125,10 @@ class Embedding(Task):
     figures = ("cosine", "recall", "agreement")
     comparisons = ("cosine", "recall", "agreement")
 
+    @property
+    def agreement_of(self) -> str:
+        return "nearest images" if self.texts is None else "zero-shot decisions"
+
     @classmethod
     def option_types(cls) -> dict[str, Any]:
         return {"k": int, "prompts": tuple[str, ...]}

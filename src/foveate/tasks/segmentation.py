@@ -71,6 +71,10 @@ class Segmentation(Task):
         if not 0 < self.cat_max_ratio <= 1:
             raise ValueError(f"cat_max_ratio is a share, above 0 and at most 1; got {self.cat_max_ratio}.")
 
+    @property
+    def agreement_of(self) -> str:
+        return "pixels"
+
     @classmethod
     def option_types(cls) -> dict[str, Any]:
         own = {**get_type_hints(MaskRules), **get_type_hints(cls)}

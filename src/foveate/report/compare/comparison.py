@@ -141,9 +141,10 @@ class Comparison:
     """All measured ways to run one model, the unreduced one first."""
 
     model: dict[str, Any]
-    """name, params, macs, image_size [3, H, W], grid [rows, columns], blocks, prefix, num_classes."""
+    """name, params, macs, image_size [3, H, W], grid [rows, columns], blocks, prefix, num_classes, weights (where they
+    came from), fingerprint (of the weights)."""
     data: dict[str, Any]
-    """source, split, images, labeled, note (why there is no accuracy, or empty), broken."""
+    """source, split, images, labeled, agreement_of, note (why there is no accuracy, or empty), broken."""
     options: dict[str, Any]
     """budgets, methods, batch_size, device, limit, seconds, seed."""
     environment: dict[str, Any]

@@ -39,7 +39,7 @@ def draw(comparison: Comparison, path: str | PathLike[str] | None) -> Any:
     front = sorted(pareto, key=lambda entry: (entry.images_per_second or 0.0, entry.mac_ratio))
     axes.plot(*_points(front, timed), "-", color="0.6", zorder=0, label="Pareto front")
     axes.set_xlabel("images per second" if timed else "share of the unreduced MACs")
-    axes.set_ylabel("decisions unchanged, %")
+    axes.set_ylabel(f"{comparison.data.get('agreement_of', 'decisions')} unchanged, %")
     name = str(comparison.model["name"])
     axes.set_title(f"{name}: {DEMONSTRATION}" if comparison.demonstration else name, fontsize="medium", wrap=True)
     axes.legend(fontsize="small")

@@ -40,4 +40,6 @@ def described(model: nn.Module, name: str) -> dict[str, Any]:
         "blocks": len(family.blocks),
         "prefix": family.num_prefix,
         "num_classes": family.num_classes,
+        "weights": "as given in Python",
+        "fingerprint": weights_fingerprint(model),
     }

@@ -13,7 +13,9 @@ from torch import nn
 
 from foveate.adapters import copy_unreduced, inspect
 from foveate.data.preprocessing import Preprocessing
+from foveate.evaluation.timing import check_workers
 from foveate.files import check_writable
+from foveate.methods.validation import shown
 from foveate.report.compare.candidates import Candidate, given_candidate, with_shared_weights
 from foveate.report.compare.images import FromSource, Images, from_tensors
 from foveate.report.compare.settings import Settings
@@ -44,6 +46,15 @@ class Reading(NamedTuple):
         """Open the images at ``source``."""
         own = {"own": self.own} if self.own else {}
         return task.open_matching(source, self.split, self.classes, **self.options, **own)
+
+
+def check_reading(workers: object, max_broken: object, classes: object) -> None:
+    """Raise for a value that says how to read images and cannot be used."""
+    check_workers(workers)
+    if isinstance(max_broken, bool) or not isinstance(max_broken, int | float) or not 0 <= max_broken <= 1:
+        raise ValueError(f"max_broken must be between 0 and 1, got {shown(max_broken)}. For 5 % write 0.05.")
+    if classes is not None and not (isinstance(classes, list | tuple) and all(isinstance(c, str) for c in classes)):
+        raise TypeError(f"classes must be names in the order of the model's outputs, got {shown(classes)}.")
 
 
 def prepared(model: nn.Module, device: torch.device) -> tuple[nn.Module, list[Candidate]]:

@@ -57,6 +57,7 @@ def recommend(
     drift: float = 1.0,
     asked: Constraints | None = None,
     batch_size: int = 1,
+    of: str = "decisions",
 ) -> Recommendation:
     """Recommend a setting by the rule at the top of this file.
 
@@ -66,15 +67,16 @@ def recommend(
         drift: Best divided by worst speed of the unreduced model, over the timings of the candidates.
         asked: What the user asked for instead of the rule.
         batch_size: Images in a batch, for an asked latency.
+        of: What agreement counts.
     """
     if all(entry.speed_up is None for entry in entries[1:]):
         return Recommendation(None, "No speed was measured, so nothing can be recommended.", "")
     chosen = _choose(entries) if asked is None else _choose_for(entries, asked, batch_size)
     if chosen is None:
-        words = _nothing(entries) if asked is None else _unmet(entries, asked, batch_size)
+        words = _nothing(entries, of) if asked is None else _unmet(entries, asked, batch_size, of)
         return Recommendation(None, words + _unsteady(drift, None), "")
     entry = entries[chosen]
-    sentence = f"{_subject(entry)} {_gain(entry, entries[0])}.{_caution(entry, images)}{_unsteady(drift, entry)}"
+    sentence = f"{_subject(entry)} {_gain(entry, entries[0], of)}.{_caution(entry, images)}{_unsteady(drift, entry)}"
     return Recommendation(chosen, sentence, entry.python)
 
 
@@ -123,13 +125,13 @@ def _shortfall(entry: Entry, asked: Constraints, batch_size: int) -> float:
     return max(missed)
 
 
-def _unmet(entries: Sequence[Entry], asked: Constraints, batch_size: int) -> str:
+def _unmet(entries: Sequence[Entry], asked: Constraints, batch_size: int, of: str) -> str:
     eligible = _eligible(entries)
     if not eligible:
         return "Only baselines were measured, and a baseline is never recommended."
     nearest = entries[min(eligible, key=lambda number: _shortfall(entries[number], asked, batch_size))]
     return (
-        f"Nothing that was measured meets {asked}. The nearest, {_subject(nearest)}, {_gain(nearest, entries[0])}"
+        f"Nothing that was measured meets {asked}. The nearest, {_subject(nearest)}, {_gain(nearest, entries[0], of)}"
         f" ({milliseconds(nearest, batch_size):.1f} ms for a batch of {batch_size})."
     )
 
@@ -138,12 +140,14 @@ def _subject(entry: Entry) -> str:
     return entry.label if entry.budget is None else f"{entry.label} at {entry.budget:g} of the MACs"
 
 
-def _gain(entry: Entry, unreduced: Entry) -> str:
-    return f"is {entry.speed_up:.2f}x as fast, with {_kept(entry, unreduced)}"
+def _gain(entry: Entry, unreduced: Entry, of: str) -> str:
+    return f"is {entry.speed_up:.2f}x as fast, with {_kept(entry, unreduced, of)}"
 
 
-def _kept(entry: Entry, unreduced: Entry) -> str:
-    text = f"{'100' if entry.agreement == 100 else numbers.percent(entry.agreement)} % of decisions unchanged"
+def _kept(entry: Entry, unreduced: Entry, of: str) -> str:
+    text = f"{'100' if entry.agreement == 100 else numbers.percent(entry.agreement)} % of {of} unchanged"
+    if "cosine" in entry.metrics:
+        text += f" (embeddings have a cosine of {entry.metrics['cosine']:.3f} to the unreduced model's)"
     if entry.top1 is not None and unreduced.top1 is not None:
         now, before = f"{numbers.percent(entry.top1)} %", f"{numbers.percent(unreduced.top1)} %"
         text += f" (top-1 stays {now})" if now == before else f" (top-1 {now} instead of {before})"
@@ -172,7 +176,7 @@ def _unsteady(drift: float, entry: Entry | None) -> str:
     return f" The machine was not steady: {variation}{ratio}."
 
 
-def _nothing(entries: Sequence[Entry]) -> str:
+def _nothing(entries: Sequence[Entry], of: str) -> str:
     rest = [entry for entry in entries[1:] if entry.speed_up is not None and not is_baseline(entry)]
     faster = [entry for entry in rest if (entry.speed_up or 0) >= WORTH_A_LOSS]
     if not rest:
@@ -186,5 +190,5 @@ def _nothing(entries: Sequence[Entry]) -> str:
     nearest = max(faster, key=lambda entry: entry.agreement)
     return (
         f"No setting is recommended: every one that is at least {WORTH_A_LOSS:g}x as fast changes more than "
-        f"{100 - TIERS[-1]:g} % of the decisions. The closest, {_subject(nearest)}, {_gain(nearest, entries[0])}."
+        f"{100 - TIERS[-1]:g} % of the {of}. The closest, {_subject(nearest)}, {_gain(nearest, entries[0], of)}."
     )

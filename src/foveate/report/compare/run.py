@@ -11,15 +11,16 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from foveate.adapters import inspect
 from foveate.api import cost
+from foveate.evaluation.bars import shown_progress
 from foveate.evaluation.environment import describe_environment
 from foveate.evaluation.memory import peak_memory
 from foveate.evaluation.plain_data import read_dataclass
-from foveate.evaluation.progress import Progress, silent
-from foveate.evaluation.timing import check_progress, check_workers, checked_device
+from foveate.evaluation.progress import Progress
+from foveate.evaluation.timing import check_progress, checked_device
 from foveate.methods.base import Method
 from foveate.methods.validation import check_type, shown, shown_error
 from foveate.report.compare.candidates import (
@@ -40,6 +41,7 @@ from foveate.report.compare.preparing import (
     Reading,
     built_in,
     check_places,
+    check_reading,
     checked_data,
     name_of,
     open_images,
@@ -50,7 +52,7 @@ from foveate.report.compare.runtimes import RuntimeStage, as_text, check_task, r
 from foveate.report.compare.saving import Partial
 from foveate.report.compare.served import InRuntime, read_stored
 from foveate.report.compare.settings import DEFAULT_SECONDS, Settings, read_checkpoints
-from foveate.report.compare.timing import Speed, measure_candidate
+from foveate.report.compare.timing import Speed, measure_candidate, noise_for
 from foveate.tasks import find_task, task_of
 from foveate.tuning.constraints import Constraints
 
@@ -120,7 +122,7 @@ def compare(
         agreement: Recommend the fastest setting that keeps this share of decisions, instead of by the usual rule.
         latency: Recommend by the longest time of a batch, in seconds.
         speedup: Recommend by the smallest speed-up.
-        progress: Called during the work.
+        progress: Called during the work. Default: a bar, if a terminal or a notebook shows it.
         store: A folder for intermediate results (partial.json); saving the finished comparison there removes them.
         resume: Resume from the intermediate results in ``store``.
         runtimes: Also measure in these: ``compile``, ``onnxruntime``, ``openvino``, or ``all`` that are installed.
@@ -140,11 +142,7 @@ def compare(
     check_type(str | None, "text", split=split, name=name, task=task)
     check_type(bool, "True or False", trained=trained, resume=resume)
     check_type(Mapping | None, "values by name", data_options=data_options, task_options=task_options)
-    check_workers(workers)
-    if isinstance(max_broken, bool) or not isinstance(max_broken, int | float) or not 0 <= max_broken <= 1:
-        raise ValueError(f"max_broken must be between 0 and 1, got {shown(max_broken)}. For 5 % write 0.05.")
-    if classes is not None and not (isinstance(classes, list | tuple) and all(isinstance(c, str) for c in classes)):
-        raise TypeError(f"classes must be names in the order of the model's outputs, got {shown(classes)}.")
+    check_reading(workers, max_broken, classes)
     given_bounds = {"agreement": agreement, "latency": latency, "speedup": speedup}
     asked = Constraints(**given_bounds) if any(bound is not None for bound in given_bounds.values()) else None
     chosen, shares, folders = read_methods(methods), read_budgets(budgets), read_checkpoints(checkpoints)
@@ -172,8 +170,9 @@ def compare(
     images = open_images(data, unreduced, settings, judge, reading)
     images.note = " ".join(filter(None, ("" if trained else UNTRAINED, images.note)))
     found = find_candidates(unreduced, settings.methods, settings.budgets, settings.checkpoints, given)
-    job = Job(unreduced, name or name_of(unreduced), found, images, settings, progress, trained, asked)
-    return job.run(demonstration, None if store is None else Path(store), resume)
+    with shown_progress(progress) as told:
+        job = Job(unreduced, name or name_of(unreduced), found, images, settings, told, trained, asked)
+        return job.run(demonstration, None if store is None else Path(store), resume)
 
 
 class Job:
@@ -186,13 +185,13 @@ class Job:
         found: Candidates,
         images: Images,
         settings: Settings,
-        progress: Progress | None,
+        progress: Progress,
         trained: bool = True,
         asked: Constraints | None = None,
     ) -> None:
         self.trained, self.asked = trained, asked
         self.unreduced, self.name, self.found, self.images, self.settings = unreduced, name, found, images, settings
-        self.progress = progress or silent
+        self.progress = progress
         self.fidelity = Fidelity({candidate.key: images.task.metrics() for candidate in found.all})
         self.speeds: dict[str, Speed] = {}
         self.in_runtimes: dict[str, list[InRuntime]] = {}
@@ -242,7 +241,7 @@ class Job:
 
     def _measure_speed(self) -> None:
         candidates = self.found.all[1:]
-        batch = self._noise()
+        batch = noise_for(self.unreduced, self.settings.batch_size)
         for number, candidate in enumerate(candidates):
             self.progress("speed and memory", number, len(candidates))
             if candidate.key not in self.speeds:
@@ -256,7 +255,8 @@ class Job:
         settings = self.settings
         if settings.runtimes:
             stage = RuntimeStage(self.unreduced, settings.runtimes, settings.calibration, self.images, settings.seconds)
-            stage.measure_all(self.found.all, self.in_runtimes, self._noise(), self.progress, self._store)
+            noise = noise_for(self.unreduced, settings.batch_size)
+            stage.measure_all(self.found.all, self.in_runtimes, noise, self.progress, self._store)
             self.found = dataclasses.replace(self.found, refused=(*self.found.refused, *stage.refused))
 
     def _draw(self) -> None:
@@ -264,13 +264,6 @@ class Job:
             self.maps = draw_maps(self.found.all, self.images, self.unreduced, self.progress)
         except KeyboardInterrupt:
             self.maps = Maps()  # the measurements matter more than the maps
-
-    def _noise(self) -> Tensor:
-        """Return random images for timing: token counts do not depend on the content."""
-        size = inspect(self.unreduced).image_size
-        noise = torch.randn(self.settings.batch_size, *size, generator=torch.Generator().manual_seed(0))
-        reference = next(self.unreduced.parameters())
-        return noise.to(reference.device, reference.dtype)
 
     def _identity(self) -> dict[str, Any]:
         """Return what must be the same in a resumed run."""
@@ -334,8 +327,8 @@ class Job:
     def _recommendation(self, entries: tuple[Entry, ...]) -> Recommendation:
         if not self.trained:
             return Recommendation(None, UNTRAINED, "")
-        batch_size = self.settings.batch_size
-        return recommend(entries, self.fidelity.images, self._drift(), self.asked, batch_size)
+        batch_size, of = self.settings.batch_size, self.images.task.agreement_of
+        return recommend(entries, self.fidelity.images, self._drift(), self.asked, batch_size, of)
 
     def _entry(self, candidate: Candidate) -> Entry:
         figures, costs = self._figures(candidate), cost(candidate.model)
@@ -371,7 +364,8 @@ class Job:
             return dict.fromkeys(names)
         rate = median(speed.unreduced_per_second for speed in self.speeds.values())
         if candidate is self.found.all[0]:
-            memory = peak_memory(inspect(self.unreduced).image_model, self._noise())
+            noise = noise_for(self.unreduced, self.settings.batch_size)
+            memory = peak_memory(inspect(self.unreduced).image_model, noise)
             return dict(zip(names, (rate, 1.0, (1.0, 1.0), None, None, memory), strict=True))
         speed = self.speeds.get(candidate.key)
         if speed is None:
@@ -391,6 +385,7 @@ class Job:
             "split": self.images.split,
             "images": self.fidelity.images,
             "labeled": self.images.has_targets,
+            "agreement_of": self.images.task.agreement_of,
             "note": self.images.note,
             "broken": self.fidelity.broken,
         }

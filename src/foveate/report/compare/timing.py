@@ -17,6 +17,13 @@ from foveate.report.compare.candidates import Candidate, free_slice_of
 WARM_UP_ROUNDS = 1  # the pass over the images has already run every model many times
 
 
+def noise_for(model: nn.Module, batch_size: int) -> Tensor:
+    """Return random images for timing: token counts do not depend on the content."""
+    noise = torch.randn(batch_size, *inspect(model).image_size, generator=torch.Generator().manual_seed(0))
+    reference = next(model.parameters())
+    return noise.to(reference.device, reference.dtype)
+
+
 @dataclass(frozen=True)
 class Speed:
     """The measurements of one candidate, as values that can be stored."""

@@ -11,7 +11,7 @@
 
   // "sign" is the better direction; the better end of an axis is always up or right
   const AXES = {
-    agreement: { text: "agreement", name: "decisions unchanged from the unreduced model", sign: 1, tick: percent },
+    agreement: { text: "agreement", name: `${data.comparison.data.agreement_of || "decisions"} unchanged from the unreduced model`, sign: 1, tick: percent },
     top1: { text: "accuracy", name: "top-1 accuracy", sign: 1, tick: percent },
     images_per_second: { text: "images per second", name: "images per second", sign: 1, tick: plain },
     mac_ratio: { text: "MACs", name: "share of the MACs (fewer to the right)", sign: -1, tick: (v) => percent(100 * v) },

@@ -150,7 +150,7 @@ def _figures(found: dict[str, Any]) -> str:
     speed, of_speed = _speed(entry)
     shown = {
         of_speed: speed,
-        "of decisions unchanged": words.figure(entry, "agreement"),
+        f"of {found['data'].get('agreement_of', 'decisions')} unchanged": words.figure(entry, "agreement"),
         "of the multiply-accumulates": words.whole_percent(entry["mac_ratio"]),
     }
     inner = "".join(
@@ -201,10 +201,10 @@ def _how_measured(found: dict[str, Any]) -> str:
 
 
 def _command() -> str:
-    """Return the command that is running, if it is foveate's."""
+    """Return the command that is running, if it is foveate's, or the function that a program called."""
     program = Path(sys.argv[0])
     if program.stem != "foveate" and program.parent.name != "foveate":
-        return words.NOTHING
+        return "fv.compare in Python"
     return words.without_folders(shlex.join(["foveate", *sys.argv[1:]]))
 
 
@@ -220,6 +220,8 @@ def _about(found: dict[str, Any]) -> str:
         "Patches": f" {words.TIMES} ".join(map(str, grid)) if grid else words.NOTHING,
         "Blocks": words.in_words(model.get("blocks")),
         "Classes": words.in_words(model.get("num_classes")),
+        "Weights": words.in_words(model.get("weights")),
+        "Fingerprint": words.in_words(model.get("fingerprint")),
     }
     of_data = {
         "Source": words.in_words(data.get("source")),
