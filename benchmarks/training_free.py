@@ -1,7 +1,9 @@
 """Fidelity of a pretrained ViT-Tiny when it is reduced without training, at equal cost.
 
 Every method runs under the same MAC budgets, its own cost included, with the default schedule and the exact last block,
-on two sets of photographs. Reported are agreement with the unreduced model's decisions and its standard error, the mean
+on two sets of photographs. ``--searched`` methods also run with counts that ``fv.search`` chose by the divergence on
+256 photographs of the other set; the set that judges chose nothing. Reported are agreement with the unreduced model's
+decisions and its standard error, the mean
 KL(unreduced || reduced) of the probabilities, and top-1. Run as
 ``FOVEATE_ASSETS=... python benchmarks/training_free.py``. With ``--csv results/training_free.csv`` the README's table
 can be rendered again (results/render.py). With ``--partial FILE`` an interrupted run goes on.
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -58,6 +60,11 @@ NAMES = (  # of METHODS, in results/training_free.csv
 )
 BUDGETS = (0.8, 0.65, 0.5, 0.42, 0.35)
 SETS = ("imagenet_dev", "imagenet_sample")
+SEARCHED = ("ward", "tome", "token-pooling", "evit")
+VARIANTS = {"ward": ("ward", "ward:rounds=5")}
+"""Options that are searched beside the counts."""
+CALIBRATION = 256
+SUFFIX = ", searched"
 
 
 @dataclass(frozen=True)
@@ -89,10 +96,12 @@ class Photographs:
     whole: Tensor
 
 
-def measure(model: nn.Module, name: str, budget: float, on: Photographs) -> Result:
-    """Reduce the model, run it over all images, and restore it."""
+def measure(
+    model: nn.Module, name: str, budget: float, on: Photographs, reduction: fv.Reduction | None = None
+) -> Result:
+    """Reduce the model, by default by the method's own schedule, run it over all images, and restore it."""
     unreduced = fv.cost(model).macs
-    fv.reduce_(model, parse(name), fv.Budget(budget), exact_last_block=True)
+    (reduction or fv.Reduction(parse(name), fv.Budget(budget), exact_last_block=True)).apply_(model)
     try:
         cost = fv.cost(model)
         kept = logits(model, on.images)
@@ -103,6 +112,15 @@ def measure(model: nn.Module, name: str, budget: float, on: Photographs) -> Resu
     top1 = (kept.argmax(1) == on.labels).float().mean()
     shares = (cost.macs / unreduced, float(agreement), float(divergence), float(top1))
     return Result(name, on.name, budget, *shares, len(on.images), tuple(n - 1 for n in cost.tokens))
+
+
+def search(model: nn.Module, name: str, budget: float, chosen_on: Photographs, known: Path | None) -> fv.Reduction:
+    """Counts and options of a method that keep the most on 256 photographs."""
+    methods = VARIANTS.get(name, (name,))
+    kept = None if known is None else known.with_suffix(f".{name}.{chosen_on.name}.{len(chosen_on.images)}.json")
+    sizes = {"calibration": CALIBRATION, "validation": 32}
+    found = fv.search(model, chosen_on.images, macs=budget, methods=methods, trials=60, measurements=kept, **sizes)
+    return found.reduction
 
 
 def print_results(results: list[Result], title: str) -> None:
@@ -116,6 +134,7 @@ def print_results(results: list[Result], title: str) -> None:
 def write_csv(path: Path, results: list[Result], unreduced: dict[str, float]) -> None:
     """Write one row for each method, budget and set, and one over both sets where both were measured."""
     names = dict(zip(METHODS, NAMES, strict=True))
+    names |= {method + SUFFIX: name + SUFFIX for method, name in names.items()}
     rows = []
     for r in [*results, *both(results)]:
         figures = (f"{100 * v:.1f}" for v in (r.agreement, r.standard_error, r.top1))
@@ -155,6 +174,12 @@ def read_known(path: Path | None) -> list[Result]:
     return [Result(**row | {"counts": tuple(row["counts"])}) for row in rows]
 
 
+def keep(result: Result, partial: Path | None) -> None:
+    if partial is not None:
+        with partial.open("a") as file:
+            file.write(json.dumps(vars(result)) + "\n")
+
+
 def whole_logits(model: nn.Module, images: Tensor, name: str, partial: Path | None) -> Tensor:
     """Logits of the unreduced model, kept beside the rows of an interrupted run."""
     if partial is None:
@@ -169,7 +194,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--limit", type=int, help="use the first N photographs of each set only")
     parser.add_argument("--budget", type=float, nargs="+", default=BUDGETS, help="shares of the MACs")
-    parser.add_argument("--method", nargs="+", default=METHODS, help="name:option=value,... as in `foveate methods`")
+    parser.add_argument("--method", nargs="*", default=METHODS, help="name:option=value,... as in `foveate methods`")
+    parser.add_argument("--searched", nargs="*", default=(), help=f"methods to search too; all of them: {SEARCHED}")
     parser.add_argument("--photographs", nargs="+", choices=SETS, default=SETS, help="sets of photographs")
     parser.add_argument("--threads", type=int, default=2, help="threads torch may use")
     parser.add_argument("--partial", type=Path, help="keep every row in this file, and go on from it")
@@ -180,17 +206,23 @@ def main() -> None:
     results = read_known(args.partial)
     done = {(r.method, r.photographs, r.budget) for r in results}
     unreduced = {}
+    sets = {}
     for name in args.photographs:
         images, labels = photographs(assets() / name, args.limit)
-        on = Photographs(name, images, labels, whole_logits(model, images, name, args.partial))
+        on = sets[name] = Photographs(name, images, labels, whole_logits(model, images, name, args.partial))
         unreduced[name] = float((on.whole.argmax(1) == labels).float().mean())
         work = [(method, budget) for method in args.method for budget in args.budget]
         for method, budget in track(work, description=name):
             if (method, name, budget) not in done:
                 results.append(measure(model, method, budget, on))
-                if args.partial:
-                    with args.partial.open("a") as file:
-                        file.write(json.dumps(vars(results[-1])) + "\n")
+                keep(results[-1], args.partial)
+    for method, budget, on in [(m, b, on) for m in args.searched for b in args.budget for on in sets.values()]:
+        others = [other for other in sets.values() if other is not on]
+        if others and (method + SUFFIX, on.name, budget) not in done:
+            found = search(model, method, budget, others[0], args.partial)
+            result = measure(model, method, budget, on, found)
+            results.append(replace(result, method=method + SUFFIX))
+            keep(results[-1], args.partial)
     print_results(results, "ViT-Tiny, exact last block")
     if args.csv:
         write_csv(args.csv, results, unreduced)

@@ -41,11 +41,12 @@ NAMES = (
     "power-finetune",
     "power-search",
     "scenes",
+    "scenes-hidden",
     "segment",
     "token-pooling",
     "wholebody-pose-210",
 )
-OURS = {"scenes", "segment"}
+OURS = {"scenes", "scenes-hidden", "segment"}
 """Recipes that no paper prints."""
 COCO = {
     "model.options.image_size": [800, 1333],

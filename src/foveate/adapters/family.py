@@ -172,6 +172,14 @@ class Family(ABC):
         """Rows and columns of patches of the images the model was built for."""
         return self.grid_for(*self.image_size[1:])
 
+    def at_image_size(self, height: int, width: int) -> nn.Module:
+        """A copy of an unreduced model for images of another size, with resampled positions; other weights are shared.
+
+        Raises:
+            UnsupportedModel: if the family does not know how.
+        """
+        raise UnsupportedModel(f"{self.title} has one image size here.")
+
     def grid_for_size(self, image_size: Any = None) -> tuple[int, int]:
         """Rows and columns of patches of an image of (channels, height, width), by default of the model's own size."""
         if image_size is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -45,6 +46,15 @@ class TimmFamily(Family):
             return {}
         known = resolve_model_data_config(self.model)
         return {name: known[name] for name in IMAGE_FACTS}
+
+    def at_image_size(self, height: int, width: int) -> nn.Module:
+        if not hasattr(self.model, "set_input_size"):
+            return super().at_image_size(height, width)
+        shared = {id(tensor): tensor for tensor in (*self.model.parameters(), *self.model.buffers())}
+        resized = copy.deepcopy(self.model, shared)
+        with torch.no_grad():
+            resized.set_input_size(img_size=(height, width))
+        return resized
 
     def architecture(self) -> dict[str, Any] | None:
         name = self._config.get("architecture")

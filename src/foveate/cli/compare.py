@@ -33,7 +33,7 @@ PARETO = "*"
 
 def run(args: argparse.Namespace) -> int:
     read_methods(args.methods)  # fail before a model is loaded
-    args.budgets = read_budgets(read_shares("--budgets", args.budgets))
+    args.budgets = None if args.budgets is None else read_budgets(read_shares("--budgets", args.budgets))
     check_request(args)
     check_out(args)
     asked(args)

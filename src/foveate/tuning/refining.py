@@ -10,6 +10,10 @@ from foveate.methods.base import Method
 Counts = tuple[int, ...]
 
 
+HOPELESS = 1.1
+"""A change whose estimate exceeds that of the best by this factor is not measured on all images."""
+
+
 def refined(
     counts: Counts,
     patches: int,
@@ -20,6 +24,7 @@ def refined(
     trials: int,
     seed: int,
     report: Callable[[int, float], None] = lambda done, best: None,
+    screen: Callable[[Counts], float] | None = None,
 ) -> tuple[Counts, float]:
     """The best counts found, and their divergence.
 
@@ -33,17 +38,19 @@ def refined(
         trials: how many changes to try.
         seed: of the changes.
         report: called after every trial.
+        screen: a cheaper estimate of the divergence, by which hopeless changes are left out.
     """
     draw = random.Random(seed)
     best, lowest = counts, divergence(counts)
-    seen = {counts}
+    seen, estimate = {counts}, 0.0 if screen is None else screen(counts)
     for trial in range(1, trials + 1):
         changed = fitted(_changed(ratios(best, patches), draw), patches, method, cost, budget)
         if changed is not None and changed not in seen:
             seen.add(changed)
-            found = divergence(changed)
+            estimated = 0.0 if screen is None else screen(changed)
+            found = divergence(changed) if estimated <= HOPELESS * estimate else lowest
             if found < lowest:
-                best, lowest = changed, found
+                best, lowest, estimate = changed, found, estimated
         report(trial, lowest)
     return best, lowest
 

@@ -25,7 +25,7 @@ from foveate.evaluation.progress import Progress, silent
 from foveate.evaluation.speed import measure_speed
 from foveate.evaluation.timing import check_positive, check_progress, check_seconds, check_workers
 from foveate.methods.base import Method, Site
-from foveate.methods.options import parse
+from foveate.methods.options import method_text, parse
 from foveate.methods.validation import check_type, shown
 from foveate.reductions import Reduction
 from foveate.schedules import Keep
@@ -42,7 +42,6 @@ METHODS = ("Ward", "ToMe", "TokenPooling", "EViT")
 """Methods that are searched by default; those that keep the most without training."""
 TABLE_IMAGES = 64
 """Images for a table of sensitivities: differences between blocks are tenfold, so few are enough."""
-REFINE_IMAGES = 128
 BISECTIONS = 7
 MARGIN = 0.5
 """Standard errors that a quality must exceed its bound by where settings are chosen, as the best of many is lucky."""
@@ -192,7 +191,7 @@ class _Search:
                 self.expense = Seconds(self.model, self.methods, self.batch_size, self.exact)
             for method in self.methods:
                 table = sensitivities(self.judge, method, self.exact, TABLE_IMAGES, self.progress)
-                self.tables[method.name] = table
+                self.tables[method_text(method)] = table
             if self.constraints.expense is not None:
                 self._for_budget(self._budget())
             else:
@@ -212,20 +211,32 @@ class _Search:
     def _allocated(self, method: Method, budget: float) -> tuple[int, ...] | None:
         found = cheapest_within(
             self.levels,
-            self.tables[method.name],
+            self.tables[method_text(method)],
             cache(partial(self.expense.of_block, method)),
             budget - self.expense.fixed(),
             lambda before, after: after >= method.fewest(before),
         )
         return None if found is None else found.counts
 
+    def _by_default(self, method: Method, budget: float) -> tuple[int, ...] | None:
+        """The method's own default counts (docs/schedules.md) for a budget; None if they cannot meet it."""
+        weak, strong, found = 0.0, 1.0, None
+        for _ in range(30):
+            strength = (weak + strong) / 2
+            counts = method.spread(strength, self.shape.depth, self.shape.num_patches)
+            if self.expense.total(method, counts, self.shape.num_patches) > budget:
+                weak = strength
+            else:
+                strong, found = strength, counts
+        return found
+
     def _for_budget(self, budget: float) -> None:
-        """Counts of every method for a budget; the best two are refined."""
+        """Counts of every method for a budget, from its table and by default; the best two are refined."""
         begun = []
-        for method in self.methods:
-            counts = self._allocated(method, budget)
-            if counts is not None:
-                begun.append((self._measured(method, counts).divergence, self.methods.index(method), counts))
+        for number, method in enumerate(self.methods):
+            starts = dict.fromkeys((self._allocated(method, budget), self._by_default(method, budget)))
+            measured = [(self._measured(method, one).divergence, number, one) for one in starts if one is not None]
+            begun += sorted(measured)[:1]
         if not begun:
             raise UnmetConstraint(f"No method reaches {self.constraints} on this model.")
         for _, index, counts in sorted(begun)[:2]:
@@ -278,12 +289,13 @@ class _Search:
             method,
             lambda tried: self.expense.total(method, tried, patches),
             budget,
-            lambda tried: self.judge.judge(self._reduction(method, tried), REFINE_IMAGES).divergence,
+            lambda tried: self.judge.judge(self._reduction(method, tried)).divergence,
             self.trials,
             self.seed,
             lambda done, lowest: self.progress(
                 f"refining {method.name}", done, self.trials, f"divergence {lowest:.4f}"
             ),
+            lambda tried: self.judge.judge(self._reduction(method, tried), TABLE_IMAGES).divergence,
         )
         return self._measured(method, best)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from foveate.methods.registry import all_methods
 from foveate.methods.validation import shown
 from foveate.reductions import Reduction
 from foveate.report.compare.comparison import EXACT_LAST_BLOCK, UNREDUCED, Refused
+from foveate.report.compare.descent import further
 from foveate.schedules import Budget, Keep, PlanError
 from foveate.storage import load
 
@@ -92,12 +94,14 @@ def read_methods(given: str | Method | Iterable[str | Method] | None) -> list[Me
     return list(dict.fromkeys(found))
 
 
-def read_budgets(given: float | Sequence[float]) -> tuple[float, ...]:
-    """Return the budgets in descending order, without duplicates.
+def read_budgets(given: float | Sequence[float] | None) -> tuple[float, ...]:
+    """Return the budgets in descending order, without duplicates; the default ones for None.
 
     Raises:
         ValueError: If one is not between 0 and 1, or there are none.
     """
+    if given is None:
+        return DEFAULT_BUDGETS
     if isinstance(given, str | Tensor) or not isinstance(given, int | float | Iterable):
         raise ValueError(f"budgets must be shares of the MACs such as (0.8, 0.5), got {shown(given)}.")
     budgets = [given] if isinstance(given, int | float) else list(given)
@@ -117,6 +121,7 @@ def find_candidates(
     budgets: Sequence[float],
     checkpoints: Sequence[str | Path] = (),
     extra: Sequence[Candidate] = (),
+    holds: Callable[[Candidate], bool] | None = None,
 ) -> Candidates:
     """Return everything to measure on ``model``, which does not change.
 
@@ -126,6 +131,7 @@ def find_candidates(
         budgets: Shares of the MACs. At least one method must reach each of them, except for the default budgets.
         checkpoints: Folders of ``fv.save`` with reduced models.
         extra: More candidates.
+        holds: Whether a candidate keeps most decisions; every method goes on to smaller budgets while it does.
 
     Raises:
         ValueError: If no method reaches a budget, or a checkpoint is not reduced.
@@ -138,11 +144,12 @@ def find_candidates(
     if exact:
         found.append(_exact_last_block(model))
     for method in methods:
-        made = [_reduced(model, shape, method, budget, exact) for budget in budgets]
+        made = [_reduced(model, shape, method, exact, budget) for budget in budgets]
+        made += [] if holds is None else further(partial(_reduced, model, shape, method, exact), made, holds)
         # once: a method that does not fit the model is refused at every budget
         refused += dict.fromkeys(r for r in made if isinstance(r, Refused))
         met |= {c.budget for c in made if isinstance(c, Candidate)}
-        found += _distinct([c for c in made if isinstance(c, Candidate)])
+        found += distinct([c for c in made if isinstance(c, Candidate)])
     missed = [budget for budget in budgets if budget not in met]
     if missed and (tuple(budgets) != DEFAULT_BUDGETS or len(missed) == len(budgets)):
         raise ValueError(_unmet_budget_text(missed[0], shape, methods, exact, refused))
@@ -191,7 +198,7 @@ def _exact_last_block(model: nn.Module) -> Candidate:
     return Candidate(EXACT_LAST_BLOCK, "Exact last block", "none", None, reduced, reduction.code())
 
 
-def _reduced(model: nn.Module, shape: ModelShape, method: Method, budget: float, exact: bool) -> Candidate | Refused:
+def _reduced(model: nn.Module, shape: ModelShape, method: Method, exact: bool, budget: float) -> Candidate | Refused:
     label, text = label_of(method), method_text(method)
     reduction = Reduction(method, Budget(budget), exact)
     try:
@@ -294,7 +301,7 @@ def _size_text(size: Sequence[int]) -> str:
     return "x".join(map(str, size))
 
 
-def _distinct(candidates: Sequence[Candidate]) -> list[Candidate]:
+def distinct(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Keep one candidate of those with equal counts."""
     by_counts: dict[tuple[int, ...], Candidate] = {}
     for candidate in candidates:

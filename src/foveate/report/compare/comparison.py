@@ -16,7 +16,7 @@ from foveate.evaluation.plain_data import checked_value, read_dataclass
 from foveate.methods.options import parse
 from foveate.methods.validation import shown_error
 from foveate.reductions import Reduction
-from foveate.report.compare.question import best_entry, is_baseline
+from foveate.report.compare.question import SMALLER_IMAGES, best_entry, is_baseline
 from foveate.report.compare.served import InRuntime, fastest_by_tier, read_stored
 from foveate.schedules import Keep
 
@@ -102,6 +102,8 @@ class Entry:
         """
         if self.kind == "learned":
             raise ValueError(f"{self.label} has its own weights. Load it instead: {self.python.splitlines()[-1]}")
+        if self.method == SMALLER_IMAGES:
+            raise ValueError(f"Smaller images are no reduction of tokens. Write instead: {self.python}")
         return self.reduction.apply_(model)
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,6 +52,10 @@ class Images(ABC):
         """
 
     @abstractmethod
+    def sample(self, number: int) -> list[Pair]:
+        """Return the first ``number`` images in batches; nothing if they can be read only once."""
+
+    @abstractmethod
     def shown(self, number: int) -> Shown | None:
         """Return up to ``number`` images, spread over the data if they can be read in any order."""
 
@@ -80,9 +85,18 @@ class FromSource(Images):
         self.source, self.split, self.task, self.transform, self.limit = source, data.split, task, transform, limit
         self.note, self.has_targets = note, not note
         self.total = len(self.data) if isinstance(self.data, ImageData) else limit
-        self._loader = Loader(
-            self.data, transform, batch_size, seed=seed, train=False, workers=workers, max_broken=max_broken, rules=task
+        self._open = partial(
+            Loader,
+            self.data,
+            transform,
+            batch_size,
+            seed=seed,
+            train=False,
+            workers=workers,
+            max_broken=max_broken,
+            rules=task,
         )
+        self._loader: Loader = self._open()
 
     @property
     def broken(self) -> int:  # type: ignore[override]
@@ -93,6 +107,10 @@ class FromSource(Images):
             yield from map(self._pair, self._loader.epoch(0, -(-(seen + broken) // self._loader.batch_size)))
         else:
             yield from _after(first_images(map(self._pair, self._loader.epoch(0)), self.limit), seen)
+
+    def sample(self, number: int) -> list[Pair]:
+        own = self._open()  # its broken images are counted in the pass over all
+        return list(first_images(map(self._pair, own.epoch(0)), min(number, self.limit or number)))
 
     def _pair(self, batch: Batch) -> Pair:
         return Pair(batch.images, batch.targets if self.has_targets else self.task.unknown_like(batch.targets))
@@ -143,6 +161,11 @@ class FromBatches(Images):
             if not self._first:
                 self._first.append(pair)
             yield pair
+
+    def sample(self, number: int) -> list[Pair]:
+        if isinstance(self._batches, Iterator):
+            return []
+        return list(first_images(map(self._pair, self._batches), min(number, self.limit or number)))
 
     def shown(self, number: int) -> Shown | None:
         return _first(iter(self._first), number, self.task)

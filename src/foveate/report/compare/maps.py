@@ -60,4 +60,5 @@ def _on_object(candidates: Sequence[Candidate], shown: Shown, model: nn.Module) 
         return {}
     grid = inspect(model).grid_for(*shown.images.shape[-2:])
     covered = covered_patches(masks, Preprocessing.of(model), grid)
-    return {c.key: share_on_object(c.model, shown.images, covered) for c in candidates}
+    same_grid = [c for c in candidates if inspect(c.model).grid == inspect(model).grid]
+    return {c.key: share_on_object(c.model, shown.images, covered) for c in same_grid}

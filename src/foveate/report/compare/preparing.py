@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,12 +14,22 @@ from torch import nn
 
 from foveate.adapters import copy_unreduced, inspect
 from foveate.data.preprocessing import Preprocessing
+from foveate.evaluation.progress import Progress
 from foveate.evaluation.timing import check_workers
 from foveate.files import check_writable
 from foveate.methods.validation import shown
-from foveate.report.compare.candidates import Candidate, given_candidate, with_shared_weights
+from foveate.report.compare.candidates import (
+    Candidate,
+    Candidates,
+    find_candidates,
+    given_candidate,
+    read_methods,
+    with_shared_weights,
+)
+from foveate.report.compare.descent import PROBE_IMAGES, Probe
 from foveate.report.compare.images import FromSource, Images, from_tensors
 from foveate.report.compare.settings import Settings
+from foveate.report.compare.smaller_images import smaller_images
 from foveate.storage import check_saved
 from foveate.tasks import Task, read_options
 from foveate.tasks.base import Opened
@@ -101,6 +112,20 @@ def open_images(data: Any, model: nn.Module, settings: Settings, task: Task, rea
         workers=reading.workers,
         max_broken=reading.max_broken,
     )
+
+
+def all_candidates(
+    unreduced: nn.Module, settings: Settings, given: Sequence[Candidate], images: Images, progress: Progress
+) -> Candidates:
+    """Return everything to compare: methods, checkpoints and, if every method is compared, smaller images."""
+    holds = None
+    if settings.until_broken:
+        holds = Probe(unreduced, images.sample(PROBE_IMAGES), images.task, progress).holds
+    every = settings.methods == tuple(read_methods(None))
+    small = smaller_images(unreduced, settings.budgets, holds) if every else Candidates((), ())
+    extra = (*small.all, *given)
+    found = find_candidates(unreduced, settings.methods, settings.budgets, settings.checkpoints, extra, holds)
+    return replace(found, refused=(*found.refused, *small.refused))
 
 
 def checked_data(data: Any, demonstration: bool) -> Any:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from foveate.report.compare.comparison import Entry
 
 DEFAULT_AGREEMENT = 0.99
+SMALLER_IMAGES = "smaller-images"
+"""The entry of the same model with smaller images; it stands in the place of a method's name."""
 
 
 def best_entry(entries: Sequence[Entry], agreement: float | None, latency: float | None, batch_size: int) -> Entry:
@@ -45,7 +47,7 @@ def is_baseline(entry: Entry) -> bool:
 def is_baseline_method(method: str) -> bool:
     """Return whether the method of an entry, as it is written, is a baseline."""
     name = method.partition(":")[0]
-    return is_method(name) and method_class(name).baseline
+    return name == SMALLER_IMAGES or (is_method(name) and method_class(name).baseline)
 
 
 def milliseconds(entry: Entry, batch_size: int) -> float:

@@ -24,10 +24,8 @@ from foveate.evaluation.timing import check_progress, checked_device
 from foveate.methods.base import Method
 from foveate.methods.validation import check_type, shown, shown_error
 from foveate.report.compare.candidates import (
-    DEFAULT_BUDGETS,
     Candidate,
     Candidates,
-    find_candidates,
     read_budgets,
     read_methods,
 )
@@ -39,6 +37,7 @@ from foveate.report.compare.maps import Maps, draw_maps
 from foveate.report.compare.predictions import draw_predictions
 from foveate.report.compare.preparing import (
     Reading,
+    all_candidates,
     built_in,
     check_places,
     check_reading,
@@ -67,7 +66,7 @@ def compare(
     data: Any = None,
     *,
     methods: Iterable[str | Method] | None = None,
-    budgets: Sequence[float] = DEFAULT_BUDGETS,
+    budgets: Sequence[float] | None = None,
     batch_size: int = 16,
     device: str | torch.device = "cpu",
     limit: int | None = None,
@@ -102,8 +101,8 @@ def compare(
             else has been checked: also the data, if ``task`` is given. Default: the built-in demonstration.
         data: A path or source text (docs/data.md), a tensor of images, or batches of images or of (images, labels),
             preprocessed for the model.
-        methods: Names, ``name:option=value`` or instances. Default: every training-free method.
-        budgets: Shares of the unreduced MACs.
+        methods: Names, ``name:option=value`` or instances. Default: every training-free method, and smaller images.
+        budgets: Shares of the unreduced MACs. Default: 0.8, 0.65, 0.5, then smaller ones until decisions break.
         batch_size: Images in a batch, also for timing.
         device: Where to run.
         limit: Number of images to use, drawn at random with ``seed``. Default: all.
@@ -148,8 +147,9 @@ def compare(
     chosen, shares, folders = read_methods(methods), read_budgets(budgets), read_checkpoints(checkpoints)
     served = read_request(runtimes, precisions, calibration)
     place = checked_device(device)
+    calibration = as_text(calibration)
     settings = Settings(
-        tuple(chosen), shares, batch_size, place, limit, seconds, seed, folders, served, as_text(calibration)
+        tuple(chosen), shares, batch_size, place, limit, seconds, seed, folders, served, calibration, budgets is None
     )
     demonstration = model is None
     data = checked_data(data, demonstration)
@@ -169,8 +169,8 @@ def compare(
     judge = kind.for_model(unreduced, **reading.own)
     images = open_images(data, unreduced, settings, judge, reading)
     images.note = " ".join(filter(None, ("" if trained else UNTRAINED, images.note)))
-    found = find_candidates(unreduced, settings.methods, settings.budgets, settings.checkpoints, given)
     with shown_progress(progress) as told:
+        found = all_candidates(unreduced, settings, given, images, told)
         job = Job(unreduced, name or name_of(unreduced), found, images, settings, told, trained, asked)
         return job.run(demonstration, None if store is None else Path(store), resume)
 

@@ -22,6 +22,7 @@ from foveate.methods.validation import shown_error
 from foveate.report.compare.candidates import Candidate, free_slice_of
 from foveate.report.compare.comparison import Refused
 from foveate.report.compare.images import Images
+from foveate.report.compare.question import SMALLER_IMAGES
 from foveate.report.compare.served import InRuntime
 
 LATENCY_BATCH = 1
@@ -91,7 +92,7 @@ class RuntimeStage:
         batches = [noise[:size] for size in dict.fromkeys((LATENCY_BATCH, len(noise)))]
         for number, candidate in enumerate(candidates):
             progress(PHASE, number, len(candidates))
-            if candidate.key in found:
+            if candidate.key in found or candidate.method == SMALLER_IMAGES:
                 continue
             try:
                 found[candidate.key] = self.measure(number, candidate, batches)

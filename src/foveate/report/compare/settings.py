@@ -34,6 +34,8 @@ class Settings:
     runtimes: tuple[Runtime, ...] = ()
     calibration: Any = None
     """Images that int8 is calibrated on: a source, or a tensor."""
+    until_broken: bool = False
+    """Whether to go on to smaller budgets until decisions break."""
 
     def __post_init__(self) -> None:
         check_positive(batch_size=self.batch_size, limit=self.limit)
@@ -52,6 +54,7 @@ class Settings:
             "seconds": self.seconds,
             "seed": self.seed,
         }
+        options |= {"smaller_budgets": "until decisions break"} if self.until_broken else {}
         options |= {"checkpoints": list(self.checkpoints)} if self.checkpoints else {}
         options |= {"runtimes": [runtime.title for runtime in self.runtimes]} if self.runtimes else {}
         calibration = self.calibration if isinstance(self.calibration, str | None) else "tensor"
