@@ -235,6 +235,7 @@ FAMILIES: dict[str, Family] = {
         "hf-vit",
         partial(_hf, "InternVLVisionModel", "InternVLVisionConfig", **_INTERNVL),
     ),
+    "hf-dpt": Family("hf-vit", partial(_hf, "DPTModel", "DPTConfig", **_WIDE)),
     "hf-yolos": Family(
         "hf-yolos",
         partial(_hf, "YolosModel", "YolosConfig", num_detection_tokens=3, **_WIDE | {"image_size": [IMAGE] * 2}),

@@ -113,12 +113,49 @@ def dpt():
         backbone_config=Dinov2Config(
             **DINO, out_features=["stage1", "stage2", "stage3", "stage4"], reshape_hidden_states=False
         ),
-        is_hybrid=False,
-        neck_hidden_sizes=[8, 8, 8, 8],
-        fusion_hidden_size=8,
-        num_labels=3,
+        **DPT,
     )
     return transformers.DPTForDepthEstimation(config)
+
+
+DPT = {"is_hybrid": False, "neck_hidden_sizes": [8, 8, 8, 8], "fusion_hidden_size": 8, "num_labels": 3}
+OWN = SIZE | DPT | {"intermediate_size": 64, "backbone_out_indices": [0, 1, 2, 3], "readout_type": "ignore"}
+
+
+def dpt_with_its_own_encoder():
+    return transformers.DPTForDepthEstimation(transformers.DPTConfig(**OWN))
+
+
+def dpt_segmentation():
+    return transformers.DPTForSemanticSegmentation(transformers.DPTConfig(**OWN | {"readout_type": "project"}))
+
+
+def prompt_depth():
+    stages = {"out_features": ["stage1", "stage2", "stage3", "stage4"], "reshape_hidden_states": False}
+    config = transformers.PromptDepthAnythingConfig(
+        backbone_config=Dinov2Config(**DINO, **stages),
+        patch_size=4,
+        reassemble_hidden_size=32,
+        neck_hidden_sizes=[8, 8, 8, 8],
+        fusion_hidden_size=8,
+        head_hidden_size=8,
+    )
+    return transformers.PromptDepthAnythingForDepthEstimation(config)
+
+
+def zoe_depth():
+    """Its backbone has the encoder inside."""
+    stages = {"out_features": ["stage1", "stage2", "stage3", "stage4"], "reshape_hidden_states": False}
+    config = transformers.ZoeDepthConfig(
+        backbone_config=BeitConfig(**SIZE | stages, intermediate_size=64, use_relative_position_bias=True),
+        backbone_hidden_size=32,
+        bottleneck_features=16,
+        neck_hidden_sizes=[8, 8, 8, 8],
+        fusion_hidden_size=16,
+        bin_embedding_dim=8,
+        num_attractors=[2, 2, 2, 2],
+    )
+    return transformers.ZoeDepthForDepthEstimation(config)
 
 
 def depth_anything():
@@ -151,7 +188,8 @@ def pose():
     return transformers.VitPoseForPoseEstimation(config)
 
 
-DENSE = {dpt: "predicted_depth", depth_anything: "predicted_depth", upernet: "logits", pose: "heatmaps"}
+DEPTH = (dpt, dpt_with_its_own_encoder, depth_anything, prompt_depth, zoe_depth)
+DENSE = dict.fromkeys(DEPTH, "predicted_depth") | {dpt_segmentation: "logits", upernet: "logits", pose: "heatmaps"}
 
 
 @pytest.mark.parametrize("build", DENSE)
@@ -164,7 +202,8 @@ def test_dense_models_are_reduced_in_their_backbone(build):
             assert torch.equal(model(x)[answer], plain)
         with fv.reduced(model, fv.ToMe(), KEEP):
             found = model(x)[answer]
-            assert "backbone" in str(fv.inspect(model))
+            assert any(f"encoder     {place}" in str(fv.inspect(model)) for place in ("backbone", "dpt:"))
+            assert fv.is_reduced(model)
         assert found.shape == plain.shape
         assert not torch.allclose(found, plain)
         assert torch.equal(model(x)[answer], plain)
@@ -192,6 +231,12 @@ def test_vit_mae_with_masks_is_refused():
     model = transformers.ViTMAEModel(transformers.ViTMAEConfig(**SIZE, intermediate_size=64))
     with pytest.raises(fv.UnsupportedModel, match=r"hides 75% of the patches.*mask_ratio = 0"):
         fv.reduce_(model, fv.ToMe(), KEEP)
+
+
+def test_dpt_with_convolutions_is_refused():
+    config = transformers.DPTConfig(**OWN | {"is_hybrid": True, "readout_type": "project"})
+    with pytest.raises(fv.UnsupportedModel, match="has convolutions in front"):
+        fv.reduce_(transformers.DPTForDepthEstimation(config), fv.ToMe(), KEEP)
 
 
 def test_a_pooler_without_a_class_token_and_several_experts_are_refused():

@@ -103,3 +103,11 @@ def test_bad_input_is_refused_in_words():
         model(pixels(), output_hidden_states=True)
     with pytest.raises(fv.UnsupportedModel, match="no blocks"):
         fv.reduce_(eomt("Eomt", num_blocks=5), fv.ToMe(), KEEP)
+
+
+def test_export_is_refused_without_printing_the_program(tmp_path, capfd):
+    model = fv.reduce_(eomt("Eomt"), fv.ToMe(), KEEP)
+    with pytest.raises(ValueError, match=r"torch\.export cannot trace this model"):
+        fv.export(model, tmp_path / "out", to="torch-export")
+    assert "torch.ops.aten" not in capfd.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -39,7 +39,7 @@ BREAKS: list[Break] = [
         "costs.py",
         "sites = [block for block in range(end) if plan.acts_in(block)]",
         "sites = list(range(end))",
-        SCHEDULES + "no_budget_adds_sites_of_a_token_or_two_to_those_of_the_method",
+        SCHEDULES + "a_budget_may_name_its_blocks",
     ),
     broken(
         "MLP over all incoming tokens",

@@ -138,6 +138,7 @@ MENDED_CALLS = (
     "fv.load_exported(files.exported)(torch.zeros(2, 3, 16, 16).to_sparse())",
     "fv.models.LVViT(patch_size=4, embed_dim=2, img_size=16, num_heads=16)",
     "fv.cost(model, nested(2000))",
+    "fv.compare(model, images, budgets=nested(2000))",
 )
 MENDED_COMMANDS = (
     f"cost {{plain}} --method tome --budget {'x' * 5000}",

@@ -15,6 +15,7 @@ from foveate.adapters.hf_blocks import (
     Data2VecBlock,
     Dinov2Block,
     Dinov3Block,
+    DptBlock,
     HfBlock,
     InternVLBlock,
     VitBlock,
@@ -49,6 +50,10 @@ def embed_normed(backbone: Any, images: Tensor, interpolate: bool) -> Tensor:
 def embed_first(backbone: Any, images: Tensor, interpolate: bool) -> Tensor:
     """Data2Vec's embedding returns the grid, too."""
     return backbone.embeddings(images)[0]
+
+
+def embed_dpt(backbone: Any, images: Tensor, interpolate: bool) -> Tensor:
+    return backbone.embeddings(images).last_hidden_states
 
 
 def embed_unmasked(backbone: Any, images: Tensor, interpolate: bool) -> Tensor:
@@ -163,6 +168,12 @@ def _pools_a_patch(backbone: Any) -> str | None:
     return f"{type(backbone).__name__} has no class token, and its pooler reads the first patch. Build it without."
 
 
+def _convolutions(backbone: Any) -> str | None:
+    if not backbone.config.is_hybrid:
+        return None
+    return f"{type(backbone).__name__} has convolutions in front, whose maps its neck reads too. Use one without."
+
+
 def _experts(backbone: Any) -> str | None:
     experts = backbone.config.num_experts
     if experts == 1:
@@ -216,6 +227,9 @@ BACKBONES = {
     ),
     "InternVLVisionModel": Backbone(
         InternVLBlock, "InternVLVisionLayer", "encoder.layer", "layernorm", 1, pool_nothing
+    ),
+    "DPTModel": Backbone(
+        DptBlock, "DPTViTLayer", "encoder.layer", "layernorm", 1, pool_dense, embed_dpt, refuses=_convolutions
     ),
     "VitPoseBackbone": Backbone(
         VitPoseBlock, "VitPoseBackboneLayer", "encoder.layer", "layernorm", 0, pool_nothing, refuses=_experts

@@ -198,6 +198,18 @@ class VitPoseBlock(OldNames):
     """VitPoseBackboneLayer with one expert."""
 
 
+class DptBlock(OldNames):
+    """DPTViTLayer, whose last layer adds to the residual stream itself."""
+
+    feed_forward = ("intermediate", "output")
+
+    def whole(self, x: Tensor, rows: Any = None) -> Tensor:
+        return nn.Module.__call__(self.block, x)
+
+    def mlp(self, x: Tensor) -> Tensor:
+        return self.block.output(self.block.intermediate(self.block.layernorm_after(x)), x)
+
+
 class InternVLBlock(HfBlock):
     """InternVLVisionLayer: LayerScale, and norms of queries and keys over all heads."""
 

@@ -10,6 +10,7 @@ from transformers.modeling_outputs import BackboneOutput, BaseModelOutputWithPoo
 from transformers.models.clip.modeling_clip import CLIPVisionModelOutput
 from transformers.models.deit.modeling_deit import DeiTForImageClassificationWithTeacherOutput
 from transformers.models.dinov3_vit.modeling_dinov3_vit import DINOv3ViTBackboneOutput
+from transformers.models.dpt.modeling_dpt import BaseModelOutputWithPoolingAndIntermediateActivations as DPTOutput
 from transformers.models.metaclip_2.modeling_metaclip_2 import MetaClip2VisionModelOutput
 from transformers.models.vit_mae.modeling_vit_mae import ViTMAEModelOutput
 
@@ -53,6 +54,12 @@ def plain(final: Final) -> Any:
     """A backbone without a classifier."""
     final.refuse_labels()
     return BaseModelOutputWithPooling(final.tokens, final.pooled(), final.shown)  # type: ignore[arg-type]
+
+
+def dpt(final: Final) -> Any:
+    """DPT's own encoder, whose hidden states its neck reads."""
+    final.refuse_labels()
+    return DPTOutput(final.tokens, final.pooled(), final.shown)  # type: ignore[arg-type]
 
 
 def unmasked(final: Final) -> Any:

@@ -21,6 +21,8 @@ class Place:
     """Where a model has its encoder, and what it reads of it."""
 
     path: str
+    otherwise: str = ""
+    """Where it is in a model that has nothing at ``path``."""
     output: Output = "grid"
     layers: Callable[[Any], Any] | None = None
     """From the model's config to the hidden states that are read, by index, 0 being the embedding."""
@@ -48,8 +50,8 @@ PLACES = {
     "VisionTextDualEncoderModel": Place("vision_model", **_POOLED),
     "VisionEncoderDecoderModel": Place("encoder", needs_text=True, **_ANY),
     "BeitBackbone": Place("beit"),
-    "DPTForDepthEstimation": Place("backbone"),
-    "DPTForSemanticSegmentation": Place("backbone"),
+    "DPTForDepthEstimation": Place("backbone", otherwise="dpt"),
+    "DPTForSemanticSegmentation": Place("dpt"),
     "DepthAnythingForDepthEstimation": Place("backbone"),
     "PromptDepthAnythingForDepthEstimation": Place("backbone"),
     "ZoeDepthForDepthEstimation": Place("backbone"),
@@ -106,7 +108,8 @@ class HfSystem(System, HfFamily):
 
     @property
     def path(self) -> str:
-        return self.place.path
+        place = self.place
+        return place.otherwise if place.otherwise and getattr(self.model, place.path, None) is None else place.path
 
     @property
     def output(self) -> Output:  # type: ignore[override]

@@ -51,6 +51,7 @@ VARIANTS = {
     "BeitModel": Variant("", heads.plain, _pools_mean),
     "Data2VecVisionModel": Variant("", heads.plain, _pools_mean),
     "InternVLVisionModel": Variant("", heads.plain, True),
+    "DPTModel": Variant("", heads.dpt, True),
     "ViTForImageClassification": Variant("vit", heads.class_token),
     "DeiTForImageClassification": Variant("deit", heads.class_token),
     "DeiTForImageClassificationWithTeacher": Variant("deit", heads.both_classifiers),
@@ -78,7 +79,7 @@ class HfVit(HfFamily):
 
     title = (
         "transformers ViT, DeiT, DINOv2 (with registers), DINOv3 ViT, CLIP and MetaCLIP 2 vision, SigLIP vision, BEiT, "
-        "Data2Vec vision, I-JEPA, ViT-MSN, ViT-MAE without masks, InternVL vision, ViTPose"
+        "Data2Vec vision, I-JEPA, ViT-MSN, ViT-MAE without masks, InternVL vision, DPT, ViTPose"
     )
     mixin: ClassVar[type[Reduced] | None] = ReducedHf
     embed_options = frozenset({"interpolate_pos_encoding"})

@@ -139,8 +139,8 @@ def reduced_part(model: nn.Module) -> Any:
     if isinstance(model, Reduced):
         return model
     family = next((family for family in all_families() if family.matches(model)), None)
-    part = model.get_submodule("" if family is None else family(model).path)
-    return part if isinstance(part, Reduced) else None
+    path = "" if family is None else family(model).path
+    return reduced_part(model.get_submodule(path)) if path else None  # an encoder may have one inside, too
 
 
 def reducer_of(model: nn.Module) -> Reducer | None:

@@ -105,5 +105,6 @@ class System(Family):
     def facts(self) -> dict[str, str]:
         inner = self.encoder.facts()
         model = {"model": f"{type(self.model).__name__} ({self.title})"}
-        found = model | {"encoder": f"{self.path}: {inner.pop('model')}"} | inner
+        encoder = f"{self.path}.{inner['encoder']}" if "encoder" in inner else f"{self.path}: {inner['model']}"
+        found = inner | model | {"encoder": encoder}
         return found | ({"reads": f"block {self.last_read}"} if self.last_read is not None else {})

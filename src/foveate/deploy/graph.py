@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -128,7 +130,8 @@ def program_of(module: nn.Module, images: Tensor) -> ExportedProgram:
     """
     example = images[:2] if len(images) > 1 else images.expand(2, *images.shape[1:])
     try:
-        with torch.no_grad():
+        # what cannot be traced would be printed, all of it
+        with torch.no_grad(), contextlib.redirect_stderr(io.StringIO()):
             return torch.export.export(module, (example.clone(),), dynamic_shapes=({0: Dim("batch", min=1)},))
     except Exception as error:  # torch.export raises many kinds
         raise ValueError(f"torch.export cannot trace this model: {_first_line(error)}") from error

@@ -109,7 +109,9 @@ def read_budgets(given: float | Sequence[float] | None) -> tuple[float, ...]:
         number = isinstance(budget, int | float) and not isinstance(budget, bool)
         if not number or not 0 < budget < 1:
             hint = f" For {budget:g} % write {budget / 100:g}." if number and 1 < budget <= 100 else ""
-            raise ValueError(f"A budget is a share of the MACs and must be above 0 and below 1, got {budget!r}.{hint}")
+            raise ValueError(
+                f"A budget is a share of the MACs and must be above 0 and below 1, got {shown(budget)}.{hint}"
+            )
     if not budgets:
         raise ValueError("budgets is empty. Pass at least one, e.g. 0.65.")
     return tuple(sorted({float(budget) for budget in budgets}, reverse=True))
