@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from .entry import (
-    BACKBONES,
     GRID,
     HEADS,
     HVT,
@@ -11,7 +10,6 @@ from .entry import (
     REFUSED,
     SYSTEMS,
     TIMM,
-    TOWERS,
     TRAVEL,
     UNIT,
     Break,
@@ -378,40 +376,5 @@ BREAKS: list[Break] = [
         "if self.last_read is not None and span is None",
         "if False and span is None",
         SYSTEMS + "nothing_is_reduced_behind_the_last_layer_that_is_read",
-    ),
-    broken(
-        "a copy of a system shares its reduced encoder",
-        "adapters/registry.py",
-        "return copy_root(model, inspect(model).path)",
-        "return copy_root(model)",
-        SYSTEMS + "a_copy_of_a_system_is_reduced_and_restored_apart",
-    ),
-    broken(
-        "images of a ragged batch come back in the order of their sizes",
-        "adapters/ragged.py",
-        "return [one for _, one in sorted(numbered, key=lambda pair: pair[0])]",
-        "return [one for _, one in numbered]",
-        TOWERS + "images_taken_apart_and_put_together_give_what_the_tower_gives",
-    ),
-    broken(
-        "Qwen's patches are merged row by row",
-        "adapters/hf_qwen.py",
-        "return number.transpose(1, 2).flatten()",
-        "return number.flatten()",
-        TOWERS + "images_taken_apart_and_put_together_give_what_the_tower_gives",
-    ),
-    broken(
-        "a mask that hides an image is taken",
-        "adapters/hf_towers.py",
-        "        if not shown:",
-        "        if False:",
-        TOWERS + "masks_that_hide_all_or_no_rectangle_are_refused",
-    ),
-    broken(
-        "a backbone's maps hold only the tokens that are left",
-        "adapters/hf_vit.py",
-        'return "grid" if self.variant.maps else None',
-        "return None",
-        BACKBONES + "maps_have_every_patch",
     ),
 ]

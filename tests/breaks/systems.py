@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .entry import TOWERS, Break, broken
+from .entry import BACKBONES, SYSTEMS, TOWERS, Break, broken
 
 YOLOS, EOMT = "adapters/test_hf_yolos.py::test_", "adapters/test_hf_eomt.py::test_"
 NAFLEX = "adapters/test_towers.py::test_"
@@ -63,5 +63,40 @@ BREAKS: list[Break] = [
         "cut = own[seen][order]",
         "cut = own[seen]",
         NAFLEX + "patches_of_many_grids_run_in_one_batch",
+    ),
+    broken(
+        "a copy of a system shares its reduced encoder",
+        "adapters/registry.py",
+        "return copy_root(model, inspect(model).path)",
+        "return copy_root(model)",
+        SYSTEMS + "a_copy_of_a_system_is_reduced_and_restored_apart",
+    ),
+    broken(
+        "images of a ragged batch come back in the order of their sizes",
+        "adapters/ragged.py",
+        "return [one for _, one in sorted(numbered, key=lambda pair: pair[0])]",
+        "return [one for _, one in numbered]",
+        TOWERS + "images_taken_apart_and_put_together_give_what_the_tower_gives",
+    ),
+    broken(
+        "Qwen's patches are merged row by row",
+        "adapters/hf_qwen.py",
+        "return number.transpose(1, 2).flatten()",
+        "return number.flatten()",
+        TOWERS + "images_taken_apart_and_put_together_give_what_the_tower_gives",
+    ),
+    broken(
+        "a mask that hides an image is taken",
+        "adapters/hf_towers.py",
+        "        if not shown:",
+        "        if False:",
+        TOWERS + "masks_that_hide_all_or_no_rectangle_are_refused",
+    ),
+    broken(
+        "a backbone's maps hold only the tokens that are left",
+        "adapters/hf_vit.py",
+        'return "grid" if self.variant.maps else None',
+        "return None",
+        BACKBONES + "maps_have_every_patch",
     ),
 ]

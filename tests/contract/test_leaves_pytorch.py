@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import foveate as fv
+from pairs import Pair, pair_id
 from served import RUNTIMES, program_of
-from zoo import GRID, ONE_PER_LIBRARY, Pair, defaults, fits, images, main_output, make, pair_id
+from zoo import GRID, ONE_PER_LIBRARY, defaults, fits, images, main_output, make
 
 DEPTH = 2
 PRODUCT = [(m, f) for f, m in itertools.product(ONE_PER_LIBRARY, defaults()) if fits(m, f)]

@@ -9,13 +9,13 @@ import foveate as fv
 from foveate.adapters import Heads
 from foveate.core import pool, slot_weights, unpool
 from foveate.methods import Site, all_methods
+from pairs import PAIRS, pair_id
 from zoo import (
     DEPTH,
     DIM,
     FAMILIES,
     GRID,
     IMAGE,
-    PAIRS,
     PATCHES,
     encoded,
     family_of,
@@ -23,7 +23,6 @@ from zoo import (
     main_output,
     make,
     num_prefix,
-    pair_id,
     reduced,
     schedule_for,
     shared,

@@ -13,12 +13,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import foveate as fv
+from pairs import COMPILED_PAIRS, FEW_PAIRS, PAIRS, pair_id
 from zoo import (
-    COMPILED_PAIRS,
     FAMILIES,
-    FEW_PAIRS,
     ONE_PER_LIBRARY,
-    PAIRS,
     PATCHES,
     SHALLOW,
     blocks_of,
@@ -27,7 +25,6 @@ from zoo import (
     main_output,
     make,
     num_prefix,
-    pair_id,
     reduced,
     schedule_for,
     shared,
