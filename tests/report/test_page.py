@@ -1,6 +1,7 @@
 """The report's page as text: it holds everything, fetches nothing, and no name can break out of it."""
 
 import base64
+import dataclasses
 import io
 import json
 import math
@@ -19,7 +20,6 @@ from foveate.evaluation.columns import BY_NAME
 from foveate.methods import Site
 from foveate.report.page import collect_gallery, render, words
 from foveate.report.page.gallery import LARGEST_SIDE, Stage, _stages, named_by_first_patch
-from foveate.report.page.render import _speed
 from foveate.report.page.words import cell
 from zoo import DEPTH, PATCHES, defaults, images, reduced
 
@@ -290,10 +290,16 @@ def test_other_texts_keep_their_slashes(text):
     assert words.without_folders(text) == text
 
 
-def test_a_noisy_speed_is_shown_as_a_range():
-    entry = {"speed_up": 1.5, "speed_up_quartiles": [1.2, 1.9]}
-    figure, name = _speed(entry)
-    assert figure.startswith("1.20")
-    assert "1.90" in figure
-    assert "the machine was not quiet" in name
-    assert _speed({"speed_up": 1.5, "speed_up_quartiles": [1.48, 1.52]})[1].endswith("unreduced model")
+def test_noise_is_said_as_large_as_the_figure_it_spoils():
+    quiet = comparison()
+    noisy = dataclasses.replace(quiet, environment=quiet.environment | {"drift": 1.6})
+    chosen = quiet.entries[quiet.recommendation.entry]
+    low, high = chosen.speed_up_quartiles
+    headlines = [re.findall(r"<h1>(.*?)</h1>", render(one))[0] for one in (quiet, noisy)]
+    assert headlines[1] == f"{headlines[0]} The machine was not quiet."
+    assert '<div class="noisy"><dt>as fast as the unreduced model, not to be trusted' in render(noisy)
+    assert f"<dd>{low:.2f}\N{EN DASH}{high:.2f}" in render(noisy)
+    assert 'class="noisy"' not in render(quiet)
+    wide = dataclasses.replace(chosen, speed_up_quartiles=(low, 1.3 * low))
+    entries = tuple(wide if one is chosen else one for one in quiet.entries)
+    assert "The machine was not quiet.</h1>" in render(dataclasses.replace(quiet, entries=entries))

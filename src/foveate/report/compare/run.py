@@ -313,7 +313,7 @@ class Job:
             model=described(self.unreduced, self.name),
             data=self._data(),
             options=self.settings.as_dict() | ({} if self.asked is None else {"asked": self.asked.as_dict()}),
-            environment=dataclasses.asdict(self.environment),
+            environment=dataclasses.asdict(self.environment) | {"drift": self._drift()},
             demonstration=demonstration,
             complete=complete,
             entries=entries,

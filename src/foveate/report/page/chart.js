@@ -183,7 +183,7 @@
       const [cx, cy] = place(index);
       const width = title(entries[index]).length * 6.9 + 4;
       const [left, middle] = [cx - 13 - width, cx - width / 2];
-      const spots = [[cx + 13, cy - 9], [left, cy - 9], [middle, cy - 30], [middle, cy + 12]];
+      const spots = [[middle, cy - 30], [middle, cy + 12], [cx + 13, cy - 9], [left, cy - 9]];
       const spot = spots.find(([a, b]) => a >= box.left && a + width <= box.right + 14 && !clash([a, b, width, 18]));
       if (!spot) continue;
       taken.push([...spot, width, 18]);
@@ -196,7 +196,7 @@
       const width = label.length * 6.2 + 4;
       for (const index of own.reverse()) {
         const [cx, cy] = place(index);
-        const spots = [[cx + 11, cy - 8], [cx - 11 - width, cy - 8], [cx - width / 2, cy - 26], [cx - width / 2, cy + 10]];
+        const spots = [[cx - width / 2, cy - 26], [cx - width / 2, cy + 10], [cx + 11, cy - 8], [cx - 11 - width, cy - 8]];
         const spot = spots.find(([a, b]) => a >= box.left && a + width <= box.right + 14 && !clash([a, b, width, 16]));
         if (!spot) continue;
         taken.push([...spot, width, 16]);

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import foveate
 from foveate.evaluation.columns import COLUMNS
+from foveate.report.compare.recommend import UNSTEADY
 from foveate.report.page import words
 from foveate.report.page.predictions import PredictedPictures, predicted_pictures
 from foveate.report.page.runtimes import in_runtimes
@@ -24,8 +25,16 @@ from foveate.report.page.table import refusals, table
 
 NOISE = 0.15
 """Quartiles of a speed-up that lie further apart than this are shown as a range: the machine was not quiet."""
+TOP_1 = "top\N{NON-BREAKING HYPHEN}1"
 SCRIPTS = ("page.js", "chart.js", "tokens.js")
-ENVIRONMENT = {"cpu": "Processor", "cores": "Cores", "threads": "Threads", "device": "Device", "dtype": "Precision"}
+ENVIRONMENT = {
+    "cpu": "Processor",
+    "cores": "Cores",
+    "threads": "Threads",
+    "device": "Device",
+    "dtype": "Precision",
+    "drift": "Unreduced speed varied by",
+}
 
 
 class Plain(Protocol):
@@ -56,7 +65,7 @@ def render(comparison: Plain, gallery: Plain | None = None, predictions: Predict
         "script": script,
         "model": escape(str(found["model"]["name"])),
         "notices": _notices(found),
-        "sentence": _headline(found["recommendation"]["sentence"]),
+        "sentence": _headline(found),
         "figures": _figures(found),
         "note": _note(found["data"]),
         "python": _python(found["recommendation"]["python"]),
@@ -116,11 +125,26 @@ def _texts(entries: list[dict[str, Any]]) -> list[dict[str, str]]:
     return [{c.name: c.text(entry[c.name]) for c in COLUMNS if c.title and c.name in entry} for entry in entries]
 
 
-def _headline(text: str) -> str:
-    """Return the first sentence as the headline, the rest below it."""
-    first, *rest = re.split(r"(?<=\.) (?=[A-Z])", text.replace(" %", f"{words.GAP}%"), maxsplit=1)
+def _noisy(found: dict[str, Any]) -> bool:
+    """Whether the unreduced model's own speed varied so much that ratios suffer, or quartiles of the chosen one did."""
+    place, drift = found["recommendation"]["entry"], found["environment"].get("drift")
+    if words.known(drift) and drift >= UNSTEADY:
+        return True
+    quartiles = None if place is None else found["entries"][place].get("speed_up_quartiles")
+    if not quartiles or not all(words.known(one) for one in quartiles):
+        return False
+    return bool(quartiles[1] > (1 + NOISE) * quartiles[0])
+
+
+def _headline(found: dict[str, Any]) -> str:
+    """Return the first sentence as the headline, the rest below it. Noise is said as large as the speed-up."""
+    text = found["recommendation"]["sentence"]
+    first, *rest = re.split(
+        r"(?<=\.) (?=[A-Z])", text.replace(" %", f"{words.GAP}%").replace("top-1", TOP_1), maxsplit=1
+    )
     below = f'<p class="lead">{escape(rest[0])}</p>' if rest else ""
-    return f"<h1>{escape(first)}</h1>{below}"
+    noise = " The machine was not quiet." if _noisy(found) else ""
+    return f"<h1>{escape(first)}{noise}</h1>{below}"
 
 
 def _notices(found: dict[str, Any]) -> str:
@@ -147,27 +171,29 @@ def _figures(found: dict[str, Any]) -> str:
     if place is None:
         return ""
     entry = found["entries"][place]
-    speed, of_speed = _speed(entry)
+    noisy = _noisy(found)
+    loud = ' class="noisy"' if noisy else ""
+    speed, of_speed = _speed(entry, noisy)
     shown = {
         of_speed: speed,
         f"of {found['data'].get('agreement_of', 'decisions')} unchanged": words.figure(entry, "agreement"),
         "of the multiply-accumulates": words.whole_percent(entry["mac_ratio"]),
     }
     inner = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
+        f"<div{loud if name == of_speed else ''}><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
         for name, value in shown.items()
         if value != words.NOTHING
     )
     return f'<dl class="figures">{inner}</dl>'
 
 
-def _speed(entry: dict[str, Any]) -> tuple[str, str]:
+def _speed(entry: dict[str, Any], noisy: bool) -> tuple[str, str]:
     """Return the speed-up and what it is; a range instead of a number if the machine was not quiet."""
     quartiles = entry.get("speed_up_quartiles")
     name = "as fast as the unreduced model"
-    if quartiles and all(words.known(one) for one in quartiles) and quartiles[1] > (1 + NOISE) * quartiles[0]:
+    if noisy and quartiles and all(words.known(one) for one in quartiles):
         span = f"{quartiles[0]:.2f}{words.DASH}{quartiles[1]:.2f}{words.TIMES}"
-        return span, f"{name}: the machine was not quiet, measure again"
+        return span, f"{name}, not to be trusted: measure again when the machine is quiet"
     return words.figure(entry, "speed_up"), name
 
 
@@ -208,9 +234,13 @@ def _command() -> str:
     return words.without_folders(shlex.join(["foveate", *sys.argv[1:]]))
 
 
+def _of_machine(key: str, value: Any) -> str:
+    return f"{value:.2f}{words.TIMES}" if key == "drift" and words.known(value) else words.in_words(value)
+
+
 def _about(found: dict[str, Any]) -> str:
     model, data, options = found["model"], found["data"], found["options"]
-    environment = {ENVIRONMENT.get(key, key): words.in_words(value) for key, value in found["environment"].items()}
+    environment = {ENVIRONMENT.get(key, key): _of_machine(key, value) for key, value in found["environment"].items()}
     size, grid = model.get("image_size"), model.get("grid")
     of_model = {
         "Name": words.in_words(model["name"]),
