@@ -6,6 +6,27 @@ from .entry import COLUMNS, EMBEDDING, SIDE_BY_SIDE, TASKS, Break, broken
 
 BREAKS: list[Break] = [
     broken(
+        "smaller budgets although decisions break",
+        "report/compare/descent.py",
+        "if isinstance(last, Refused) or not holds(last):",
+        "if isinstance(last, Refused):",
+        "report/test_compare_front.py",
+    ),
+    broken(
+        "smaller images alias",
+        "report/compare/smaller_images.py",
+        "antialias=True",
+        "antialias=False",
+        "report/test_compare_front.py",
+    ),
+    broken(
+        "smaller images are recommended",
+        "report/compare/question.py",
+        "return name == SMALLER_IMAGES or (",
+        "return (",
+        "report/test_compare_front.py",
+    ),
+    broken(
         "main directions not centered",
         "drawing/features.py",
         "torch.linalg.svd(flat - flat.mean(dim=0), full_matrices=False)",

@@ -38,12 +38,11 @@ NAMES = (
     "power-finetune",
     "power-search",
     "scenes",
-    "scenes-hidden",
     "segment",
     "token-pooling",
     "wholebody-pose-210",
 )
-OURS = {"scenes", "scenes-hidden", "segment"}
+OURS = {"scenes", "segment"}
 """Recipes that no paper prints."""
 COCO = {
     "model.options.image_size": [800, 1333],

@@ -21,7 +21,6 @@ from foveate.data.images import DataError
 from foveate.data.labels import Request, declared_labels
 from foveate.data.scenes.drawn import DrawnScenes
 from foveate.data.scenes.draws import Draws
-from foveate.data.scenes.hidden import HiddenScenes
 from foveate.data.scenes.objects import ObjectScenes
 from foveate.data.scenes.painting import Canvas, background, clutter, coverage, grain, texture, turned
 from foveate.data.scenes.shapes import SHAPES
@@ -109,12 +108,12 @@ class Scenes(DrawnScenes):
         return image_data(self, self.split, declared_labels(labels, KINDS, request, "scenes:"), "scenes:")
 
 
-SPECIAL: dict[str, type[Scenes | ObjectScenes | HiddenScenes]] = {"objects": ObjectScenes, "hidden": HiddenScenes}
+SPECIAL: dict[str, type[Scenes | ObjectScenes]] = {"objects": ObjectScenes}
 """Other scenes, by the word that comes first."""
 
 
 def open_scenes(text: str, request: Request) -> ImageData:
-    """Open scenes with the options in ``text``: ``hidden,count=500,size=96,seed=1``, each of them optional."""
+    """Open scenes with the options in ``text``: ``objects,count=500,size=96,seed=1``, each of them optional."""
     first, _, rest = text.partition(",")
     kind = SPECIAL.get(first.strip(), Scenes)
     given = [_option(part) for part in (text if kind is Scenes else rest).split(",") if part.strip()]

@@ -31,10 +31,6 @@ class Draws:
     def one_of(self, values: Sequence[Value]) -> Value:
         return values[self.below(len(values))]
 
-    def order(self, count: int) -> list[int]:
-        """The integers from 0 to ``count`` - 1 in random order."""
-        return [int(i) for i in np.argsort(self.uniform(count), kind="stable")]
-
     def uniform(self, *shape: int) -> Floats:
         """Random numbers from 0 to 1."""
         return self._next(math.prod(shape)).reshape(shape).astype(np.float32)

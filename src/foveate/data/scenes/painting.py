@@ -70,12 +70,6 @@ def background(draws: Draws, canvas: Canvas) -> None:
     canvas.pixels[:] = first + share[..., None] * (second - first)
 
 
-def quiet_background(draws: Draws, canvas: Canvas) -> None:
-    """Fill the canvas with a gradient between two dark colors."""
-    first, second = color(draws, BEHIND), color(draws, BEHIND)
-    canvas.pixels[:] = first + _gradient(draws, canvas.x, canvas.y)[..., None] * (second - first)
-
-
 def clutter(draws: Draws, canvas: Canvas) -> None:
     """Paint short lines, scribbles, flecks and corners, each far smaller than an object."""
     paintings = (_line, _line, _scribble, _fleck, _corner)
