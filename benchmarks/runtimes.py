@@ -1,10 +1,12 @@
 """Reduced models in every runtime, as multiples of the unreduced model in eager PyTorch.
 
     python benchmarks/runtimes.py [--model deit_small_patch16_224] [--batch-size 1 16] [--threads 2] [--seconds 20]
-        [--runtimes eager onnxruntime openvino] [--precisions fp32 int8] [--candidates EViT ToMe TokenPooling Ward]
+        [--runtimes eager onnxruntime openvino] [--precisions fp32 int8]
+        [--candidates EViT ToMe TokenPooling Ward Ward-1]
         [--files DIR] [--prepare] [--csv FILE]
 
 ``fv.measure_runtimes`` with a schedule for each method: all take turns, each beside its free slice in the same runtime.
+``Ward-1`` is Ward in one round instead of three.
 Weights are random, which does not change the time; int8 is calibrated on noise, so only its time means anything here.
 ``--files`` keeps the exported files for the next call, and ``--prepare`` only writes them: exports take minutes, and a
 quiet machine is rare.
@@ -28,6 +30,7 @@ CANDIDATES: dict[str, fv.Reduction] = {
     "ToMe": fv.Reduction(fv.ToMe(), fv.Budget(0.5)),
     "TokenPooling": fv.Reduction(fv.TokenPooling(), fv.Budget(0.5)),
     "Ward": fv.Reduction(fv.Ward(), fv.Budget(0.5)),
+    "Ward-1": fv.Reduction(fv.Ward(rounds=1), fv.Budget(0.5)),
 }
 
 
@@ -71,9 +74,9 @@ def main() -> None:
 
 def as_row(result: RuntimeSpeed) -> dict[str, str | int]:
     """One line of the table."""
-    method = result.reduction.method
+    names = {reduction: name for name, reduction in CANDIDATES.items()}
     return {
-        "candidate": "unreduced" if method is None else method.name,
+        "candidate": names.get(result.reduction, "unreduced"),
         "runtime": result.runtime.title,
         "batch": result.batch_size,
         "threads": result.threads,

@@ -8,6 +8,7 @@ from . import (
     core,
     costs,
     dense,
+    deploy,
     evaluation,
     instances,
     methods,
@@ -35,4 +36,5 @@ BREAKS: list[Break] = [
     *evaluation.BREAKS,
     *training.BREAKS,
     *scale.BREAKS,
+    *deploy.BREAKS,
 ]

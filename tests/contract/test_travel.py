@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._dynamo.testing import CompileCounter
 from torch.nn.parallel import DistributedDataParallel
 
 import foveate as fv
@@ -181,6 +182,17 @@ def test_inductor_gives_the_eager_result(method):
     with torch.no_grad():
         expected = main_output(model, images())
         torch.testing.assert_close(main_output(compiled, images()), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", [fv.ToMe(), pytest.param(fv.Ward(), marks=pytest.mark.export)], ids=lambda m: m.name)
+def test_one_compiled_graph_serves_every_batch(method):
+    model, graphs = reduced("timm-cls", method, SHALLOW), CompileCounter()
+    torch.compiler.reset()
+    compiled = torch.compile(model, fullgraph=True, backend=graphs, dynamic=True)
+    with torch.no_grad():
+        for batch in (2, 3, 5, 2, 8):
+            torch.testing.assert_close(compiled(images(batch)), model(images(batch)))
+    assert graphs.frame_count == 1
 
 
 @few_pairs

@@ -204,3 +204,13 @@ def test_a_model_loaded_for_one_batch_size_computes_the_same_and_takes_no_other(
         one(images(3))
     with pytest.raises(ValueError, match=r"precision must be 'fp32', or 'bf16'.*got 'int4'"):
         fv.load_exported(folder, precision="int4")
+
+
+@pytest.mark.export
+def test_a_compiled_library_is_one_file_that_runs_for_any_batch(tmp_path):
+    fv.export(model_of(), tmp_path / "fast", "aoti", data=images(3))
+    assert sorted(p.name for p in (tmp_path / "fast").iterdir() if p.suffix == ".pt2") == ["model.pt2"]
+    loaded, model = fv.load_exported(tmp_path / "fast", trusted=True), model_of()
+    for batch in (1, 5):
+        with torch.no_grad():
+            torch.testing.assert_close(loaded(images(batch)), model(images(batch)), rtol=1e-4, atol=1e-5)
