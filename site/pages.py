@@ -21,18 +21,25 @@ REFERENCE = """# Python reference
 What `import foveate as fv` offers, from the docstrings.
 
 ::: foveate.api
-    options: {show_root_heading: false, show_root_toc_entry: false, show_docstring_description: false}
+    options: {show_root_heading: false, show_root_toc_entry: false}
 
 """
 MORE = (
+    "foveate.adapters.registry.inspect",
     "foveate.reductions.Reduction",
     "foveate.schedules",
     "foveate.report.compare.run.compare",
     "foveate.report.compare.comparison.Comparison",
+    "foveate.tuning.searching.search",
+    "foveate.tuning.recovering.recover",
+    "foveate.evaluation.speed.measure_speed",
     "foveate.training.entry.train",
     "foveate.deploy.exporting.export",
     "foveate.deploy.loading.load_exported",
+    "foveate.scale.predictor.Predictor",
+    "foveate.models.by_name.load_model",
     "foveate.storage",
+    "foveate.methods.registry.list_methods",
     "foveate.checks.check_method",
     "foveate.core.assignment.Assignment",
     "foveate.data.open.open_data",

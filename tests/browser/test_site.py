@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import subprocess
@@ -11,6 +12,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+
+import foveate as fv
 
 pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")
 
@@ -65,6 +68,13 @@ def test_there_is_a_page_for_everything(site: Path) -> None:
     assert not missing
     assert {Path("index"), Path("reference"), Path("changelog"), Path("contributing")} <= built
     assert len([path for path in built if path.parent.name == "methods"]) > 25
+
+
+def test_the_reference_says_what_each_function_does(site: Path) -> None:
+    text = " ".join(re.sub(r"<[^>]+>", "", (site / "reference.html").read_text("utf-8")).split())
+    for function in (fv.cost, fv.reduce_, fv.compare, fv.search, fv.train, fv.export, fv.measure_speed):
+        first = (function.__doc__ or "").partition("\n")[0].replace("`", "")
+        assert first in html.unescape(text), f"{function.__name__} is not described"
 
 
 def test_every_link_leads_somewhere(site: Path, pages: dict[Path, Links]) -> None:
