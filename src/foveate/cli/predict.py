@@ -77,12 +77,16 @@ def _document(summary: Summary) -> dict[str, object]:
 def show(summary: Summary) -> None:
     """Print what was written."""
     before = summary.images - summary.written
-    parts = [f"{summary.images} images in {summary.files} files, in {summary.folder}"]
+    parts = [f"{summary.images} images in {_number(summary.files, 'file')}, in {summary.folder}"]
     parts += [f"{before} of them from before" if summary.written else "all of them from before"] if before else []
-    parts += [f"{summary.per_second:.1f} img/s with {summary.processes} processes"] if summary.written else []
+    parts += [f"{summary.per_second:.1f} img/s with {_number(summary.processes, 'process', 'processes')}"] if summary.written else []
     output.say("; ".join(parts) + ".")
     if summary.broken:
         output.say(
             f"{summary.broken} images could not be read. Their rows have the reason in the column 'error'; "
             "_manifest.json lists the first."
         )
+
+
+def _number(count: int, one: str, several: str = "") -> str:
+    return f"{count} {one if count == 1 else several or one + 's'}"
