@@ -79,7 +79,8 @@ def show(summary: Summary) -> None:
     before = summary.images - summary.written
     parts = [f"{summary.images} images in {_number(summary.files, 'file')}, in {summary.folder}"]
     parts += [f"{before} of them from before" if summary.written else "all of them from before"] if before else []
-    parts += [f"{summary.per_second:.1f} img/s with {_number(summary.processes, 'process', 'processes')}"] if summary.written else []
+    workers = _number(summary.processes, "process", "processes")
+    parts += [f"{summary.per_second:.1f} img/s with {workers}"] if summary.written else []
     output.say("; ".join(parts) + ".")
     if summary.broken:
         output.say(
