@@ -1,7 +1,8 @@
 """Decisions that stay in each runtime, and how fast it is: ViT-Tiny on photographs, int8 calibrated on others.
 
     FOVEATE_ASSETS=... python benchmarks/runtime_quality.py --csv FILE [--methods ToMe Ward TokenPooling EViT]
-        [--budgets 0.8 0.65 0.5] [--limit 500] [--calibration-images 128] [--files DIR] [--speed --seconds 200]
+        [--budgets 0.8 0.65 0.5] [--runtimes openvino torchao] [--limit 500] [--calibration-images 128] [--files DIR]
+        [--speed --seconds 200]
 
 Judged on ``imagenet_sample`` against the unreduced model in eager PyTorch; int8 is calibrated on ``imagenet_dev``. In
 float32 every runtime chooses as eager does, so one row stands for all. Every row is written when it is measured,
@@ -29,6 +30,7 @@ from torch import Tensor, nn
 
 import foveate as fv
 from foveate.deploy.parity import agreement
+from foveate.deploy.quantize import int8_in_pytorch
 from foveate.deploy.runtimes import Runtime, prepare
 from foveate.deploy.speed import run_twice
 from foveate.evaluation.environment import describe_environment
@@ -46,7 +48,7 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, required=True)
     parser.add_argument("--methods", nargs="+", default=["ToMe", "Ward", "TokenPooling", "EViT"])
     parser.add_argument("--budgets", type=float, nargs="+", default=[0.8, 0.65, 0.5])
-    parser.add_argument("--runtimes", nargs="+", default=["openvino"], help="that int8 is judged in")
+    parser.add_argument("--runtimes", nargs="+", default=["openvino"], help="that int8 is judged in, or torchao")
     parser.add_argument("--limit", type=int, default=500)
     parser.add_argument("--calibration-images", type=int, default=128)
     parser.add_argument("--files", type=Path, help="keep exported files here")
@@ -69,10 +71,19 @@ def main() -> None:
             own = outputs(reduced, images) if own is None else own
             found = own
             if runtime != FLOAT32:
-                ready = Runtime(runtime.removesuffix(" int8"), "int8")
-                place = folder(args.files, name, budget, ready)
-                found = outputs(prepare(reduced, ready, calibration, place=place).run, images)
+                run = in_int8(reduced, name, budget, runtime.removesuffix(" int8"), args.files, calibration)
+                found = outputs(run, images)
             add(args.csv, judged(name, budget, runtime, whole, own, found))
+
+
+def in_int8(
+    model: nn.Module, name: str, budget: str, runtime: str, files: Path | None, calibration: Tensor
+) -> Callable[[Tensor], Tensor]:
+    """``model`` in int8; ``torchao`` runs it in eager PyTorch and needs no calibration."""
+    if runtime == "torchao":
+        return int8_in_pytorch(model)
+    ready = Runtime(runtime, "int8")
+    return prepare(model, ready, calibration, place=folder(files, name, budget, ready)).run
 
 
 def time_all(path: Path, files: Path | None, seconds: float, images: Tensor) -> None:
