@@ -25,7 +25,7 @@ from foveate.schedules_text import split_list
 from foveate.storage import saved_folder
 from foveate.tasks import find_task
 from foveate.tuning.constraints import Constraints, parse_constraint
-from foveate_cli.compare import DEFAULT_LIMIT, DEMONSTRATION_LIMIT
+from foveate_cli.compare import DEFAULT_LIMIT, DEFAULT_SECONDS, DEMONSTRATION_LIMIT, DEMONSTRATION_SECONDS
 
 INTERRUPTED_CODE = 130
 PARETO = "*"
@@ -111,6 +111,7 @@ def options(args: argparse.Namespace) -> dict[str, Any]:
     names = ("methods", "budgets", "checkpoints", "batch_size", "device", "limit", "seconds", "seed")
     given = {name: getattr(args, name) for name in (*names, "split", "workers", "max_broken", "resume")}
     given["limit"] = args.limit or (DEMONSTRATION_LIMIT if args.model is None else DEFAULT_LIMIT)
+    given["seconds"] = args.seconds or (DEMONSTRATION_SECONDS if args.model is None else DEFAULT_SECONDS)
     given["data_options"] = source_options(args)
     given |= asked(args)
     given |= {"runtimes": split_list(args.runtimes), "precisions": split_list(args.precisions)}
