@@ -114,6 +114,15 @@ def test_a_small_gain_is_recommended_only_where_it_is_free():
     assert recommend([unreduced(), entry(1.06, 98.0)], 1000).entry is None
 
 
+def test_the_sentence_says_what_agreement_counts():
+    alike = {"metrics": {"cosine": 0.9871}}
+    found = recommend([unreduced(), entry(1.5, 99.17, **alike)], 1000, of="nearest images").sentence
+    assert "99.2 % of nearest images unchanged (embeddings have a cosine of 0.987 to" in found
+    lossy = recommend([unreduced(), entry(1.5, 90.0, **alike)], 1000, of="nearest images").sentence
+    assert "changes more than 5 % of the nearest images" in lossy
+    assert "decisions" not in found + lossy
+
+
 def test_the_baseline_is_never_recommended():
     entries = [unreduced(), entry(3.0, 100.0, method="random"), entry(1.3, 99.0)]
     assert recommend(entries, 1000).entry == 2

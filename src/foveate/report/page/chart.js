@@ -238,6 +238,7 @@
     const row = document.querySelector(`tr[data-entry="${index}"]`);
     const heads = [...document.querySelectorAll("thead th")].map((head) => head.textContent);
     const facts = [...row.cells].slice(1).map((cell, place) => [heads[place + 1], cell.textContent]);
+    if (entry.method.includes(":")) facts.unshift(["On the command line", entry.method]); // options are written otherwise
     const fact = ([name, text]) => make("div", {}, make("dt", {}, name), make("dd", {}, text));
     const list = make("dl", {}, ...facts.filter(([, text]) => text !== "–").map(fact));
     const actions = make("div", { class: "actions" });

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import foveate
 from foveate.evaluation.columns import COLUMNS
-from foveate.report.compare.recommend import UNSTEADY
+from foveate.report.compare.recommend import BUSY
 from foveate.report.page import words
 from foveate.report.page.predictions import PredictedPictures, predicted_pictures
 from foveate.report.page.runtimes import in_runtimes
@@ -126,9 +126,9 @@ def _texts(entries: list[dict[str, Any]]) -> list[dict[str, str]]:
 
 
 def _noisy(found: dict[str, Any]) -> bool:
-    """Whether the unreduced model's own speed varied so much that ratios suffer, or quartiles of the chosen one did."""
+    """Whether the unreduced model's own speed varied so much that ratios are wrong, or the chosen ratio itself did."""
     place, drift = found["recommendation"]["entry"], found["environment"].get("drift")
-    if words.known(drift) and drift >= UNSTEADY:
+    if words.known(drift) and drift >= BUSY:
         return True
     quartiles = None if place is None else found["entries"][place].get("speed_up_quartiles")
     if not quartiles or not all(words.known(one) for one in quartiles):
