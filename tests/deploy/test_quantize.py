@@ -27,6 +27,9 @@ def test_all_that_chooses_tokens_and_no_layer_is_left_alone(converted):
     assert set(choosing) <= left_alone
     assert sum(op.get_type_name() == "MatMul" for op in layers) == 2 * 4 + 1  # qkv, proj and MLP of two blocks; head
     assert not left_alone & {op.get_friendly_name() for op in layers}
+    products = {op.get_friendly_name() for op in operations if op.get_type_name() == "MatMul" and not _is_layer(op)}
+    assert len(products) == 2  # similarities, before the choice, and the merge after it
+    assert products <= left_alone
 
 
 def test_int8_that_changes_most_decisions_is_refused(tmp_path, monkeypatch):
