@@ -139,6 +139,7 @@ MENDED_CALLS = (
     "fv.models.LVViT(patch_size=4, embed_dim=2, img_size=16, num_heads=16)",
     "fv.cost(model, nested(2000))",
     "fv.compare(model, images, budgets=nested(2000))",
+    "fv.recover(reduced_model(), images.repeat(32, 1, 1, 1), minutes=0.05, steps=1, limit=1)",
 )
 MENDED_COMMANDS = (
     f"cost {{plain}} --method tome --budget {'x' * 5000}",

@@ -84,11 +84,12 @@ def read_images(
     found = images if isinstance(images, Tensor) else _from_source(model, images, task, wanted, seed, split, workers)
     if found.dim() != 4:
         raise ValueError(f"Images must be a tensor (N, channels, height, width) or a source, got {tuple(found.shape)}.")
+    found = found[:wanted]
     if len(found) < 2 * FEWEST_IMAGES:
         raise ValueError(
             f"It takes at least {2 * FEWEST_IMAGES} images, some to choose and others to judge; got {len(found)}."
         )
-    return found[:wanted]
+    return found
 
 
 def _from_source(
