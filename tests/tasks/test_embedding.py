@@ -112,7 +112,7 @@ def test_the_command_compares_models_of_images_and_texts(clip_folder, tmp_path, 
     entries = json.loads(capsys.readouterr().out)["entries"]
     assert {"cosine", "recall", "agreement"} <= entries[-1].keys()
     prompts.write_text("one\n")
-    assert main(command) == 2
+    assert main([*command, "--overwrite"]) == 2
     assert "need at least two" in capsys.readouterr().err
 
 

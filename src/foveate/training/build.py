@@ -248,7 +248,10 @@ def build_objective(config: TrainConfig, model: nn.Module, task: Task) -> Object
     if section.kind == "distill":
         pretrained = not section.teacher_weights
         teacher, untrained = load_with_report(
-            section.teacher, pretrained=pretrained, weights=section.teacher_weights, options=section.teacher_options
+            section.teacher,
+            pretrained=pretrained,
+            weights=section.teacher_weights or None,
+            options=section.teacher_options,
         )
         backbone = [name for name in untrained if not inspect(teacher).is_classifier(name)]
         if backbone:  # a classifier is not read
