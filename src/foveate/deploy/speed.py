@@ -11,7 +11,6 @@ import copy
 import dataclasses
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 from foveate.adapters import inspect
 from foveate.deploy.runtimes import EAGER, Call, Ready, Runtime, prepare, read_runtimes
 from foveate.evaluation.progress import Progress
-from foveate.evaluation.speed import free_slice
+from foveate.evaluation.speed import free_slice, torch_threads
 from foveate.evaluation.timing import (
     Round,
     Timer,
@@ -247,14 +246,3 @@ def summarized(
             )
         )
     return results
-
-
-@contextmanager
-def torch_threads(threads: int | None) -> Iterator[None]:
-    """Set torch's threads for a while, which the other runtimes follow."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

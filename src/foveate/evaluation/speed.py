@@ -138,7 +138,7 @@ def measure_speed(
     used_dtype = next(model.parameters()).dtype if dtype is None else dtype
     images = torch.randn(batch_size, *size, generator=torch.Generator().manual_seed(0)).to(place, used_dtype)
     timers = {name: timer(variant, images) for name, variant in variants.items()}
-    with _torch_threads(threads), torch.inference_mode():
+    with torch_threads(threads), torch.inference_mode():
         environment = describe_environment(place, used_dtype)
         interleave(timers, warmup)
         timed = interleave(timers, rounds, seconds, progress)
@@ -211,7 +211,8 @@ def free_slice(model: nn.Module, grid: tuple[int, int] | None = None) -> Reducti
 
 
 @contextmanager
-def _torch_threads(threads: int | None) -> Iterator[None]:
+def torch_threads(threads: int | None) -> Iterator[None]:
+    """Set torch's threads for a while, which other runtimes follow."""
     before = torch.get_num_threads()
     if threads is not None:
         check_sizes(threads=threads)
