@@ -36,7 +36,7 @@ comparison = fv.compare(
     methods=["Ward", "ToMe", "TopK"],
     budgets=(0.8, 0.6, 0.4),
     batch_size=1,
-    latency=limit / 1000,
+    latency_ms=limit,
     **options,
 )
 chosen = comparison.recommendation.entry  # None if nothing is fast enough; the sentence then names the closest

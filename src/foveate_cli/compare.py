@@ -54,7 +54,9 @@ def add_parser(commands: arguments.Commands) -> None:
         "what to recommend (default: the fastest with 99, 98 or 95 % of decisions unchanged)"
     )
     asked.add_argument("--agreement", metavar="SHARE", help="the fastest setting that keeps this share: 0.99 or 99%%")
-    asked.add_argument("--latency", metavar="TIME", help="longest time of a batch: 12ms; the most faithful setting")
+    asked.add_argument(
+        "--latency", metavar="TIME", help="longest time of a batch, with its unit: 12ms; the most faithful setting"
+    )
     asked.add_argument("--speedup", metavar="FACTOR", help="smallest speed-up: 2; the most faithful setting")
     group.add_argument(
         "--checkpoint",

@@ -4,8 +4,13 @@ import builtins
 import sys
 from types import SimpleNamespace
 
+import pytest
+import torch
+
+import foveate as fv
 import foveate.evaluation.bars as bars
 from foveate.evaluation.progress import silent
+from zoo import make
 
 
 def test_a_given_callback_is_used_and_nobody_watches_a_file(monkeypatch):
@@ -45,3 +50,16 @@ def test_a_notebook_gets_one_line_that_changes(monkeypatch):
     assert shown[0] == '<progress value="0" max="999"></progress> decisions: 0 of 999 a &lt; b'
     assert shown[-1].startswith('<progress value="999" max="999">')
     assert len(shown) < 50  # not a thousand updates
+
+
+@pytest.mark.parametrize(("verb", "phase"), [("search", "finalists"), ("recover", "tuning, steps")])
+def test_search_and_recover_draw_a_bar_for_whoever_watches(verb, phase, monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    images = torch.randn(64, 3, 24, 24, generator=torch.Generator().manual_seed(3))
+    for watched in (True, False):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda watched=watched: watched, raising=False)
+        if verb == "search":
+            fv.search(make("timm-cls"), images, macs=0.7, methods=["TopK"], calibration=32, validation=32, trials=1)
+        else:
+            fv.recover(fv.reduce_(make("timm-cls"), "ToMe", fv.Keep({0: 20})), images, steps=1, minutes=5)
+        assert (phase in capsys.readouterr().err) == watched

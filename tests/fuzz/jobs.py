@@ -130,7 +130,7 @@ def _searches() -> Iterator[Target]:
         "macs": optional("0.8", number(0.5, 1), given=True),
         "agreement": NONE,
         "cosine": NONE,
-        "latency": NONE,
+        "latency_ms": NONE,
         "speedup": NONE,
         "methods": optional("['topk']", is_method, given=True),
         "calibration": optional("32", whole(1, 999), given=True),

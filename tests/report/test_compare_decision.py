@@ -201,18 +201,23 @@ def test_best_is_the_fastest_that_is_faithful_enough():
 def test_best_for_a_latency_is_the_most_faithful_that_is_quick_enough():
     asked = comparison(entry(1.4, 99.2), entry(2.0, 97.0), entry(2.5, 80.0))
     assert milliseconds(asked.entries[0], 4) == 40.0  # 4 images at 100 a second
-    assert asked.best(latency=40).method == "unreduced"
-    assert asked.best(latency=30).speed_up == 1.4
-    assert asked.best(latency=20).speed_up == 2.0
+    assert asked.best(latency_ms=40).method == "unreduced"
+    assert asked.best(latency_ms=30).speed_up == 1.4
+    assert asked.best(latency_ms=20).speed_up == 2.0
     with pytest.raises(ValueError, match=r"No setting takes 1 ms or less for a batch of 4 .* Tome at 0.65, takes 16"):
-        asked.best(latency=1)
+        asked.best(latency_ms=1)
     with pytest.raises(ValueError, match=r"97 % of decisions unchanged"):
-        asked.best(agreement=0.97, latency=16)
+        asked.best(agreement=0.97, latency_ms=16)
 
 
 @pytest.mark.parametrize(
     ("question", "words"),
-    [({"agreement": 99}, "For 99 % write 0.99"), ({"agreement": -1}, "from 0 to 1"), ({"latency": 0}, "above 0")],
+    [
+        ({"agreement": 99}, "For 99 % write 0.99"),
+        ({"agreement": -1}, "from 0 to 1"),
+        ({"latency_ms": 0}, "above 0"),
+        ({"latency_ms": 0.012}, "0.012 seconds write 12"),
+    ],
 )
 def test_questions_that_mean_nothing_are_refused(question, words):
     with pytest.raises(ValueError, match=words):
@@ -263,8 +268,8 @@ FRONT = (
         ({"agreement": 0.97}, 2),
         ({"agreement": 0.99}, 1),
         ({"speedup": 1.4}, 2),  # the most faithful that is fast enough
-        ({"latency": 0.16}, 1),  # a batch of 16 at 100 images per second takes 160 ms unreduced
-        ({"latency": 0.08}, 3),
+        ({"latency_ms": 160}, 1),  # a batch of 16 at 100 images per second takes 160 ms unreduced
+        ({"latency_ms": 80}, 3),
         ({"agreement": 0.9, "speedup": 2.0}, 3),
     ],
 )

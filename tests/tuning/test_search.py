@@ -104,7 +104,7 @@ def test_measurements_of_other_images_or_damaged_ones_are_refused(model, photos,
         fv.search(model, photos, macs=0.7, methods=["TopK"], measurements=file, **FEW)
 
 
-@pytest.mark.parametrize("bound", [{"speedup": 1.3}, {"latency": 7.5}])
+@pytest.mark.parametrize("bound", [{"speedup": 1.3}, {"latency_ms": 7500}])
 def test_bounds_on_time_are_met_by_predicted_times_and_then_measured(model, photos, bound, monkeypatch):
     """Times as they would be if the model took ten seconds, all of it in MACs, and measured a little slower."""
 
@@ -182,7 +182,8 @@ def test_a_reduced_model_is_refused(photos):
     [
         ("agreement>=0.99", {"agreement": 0.99}),
         ("agreement >= 99%", {"agreement": 0.99}),
-        ("latency<=12ms", {"latency": 0.012}),
+        ("latency<=12ms", {"latency_ms": 12}),
+        ("latency<=0.5s", {"latency_ms": 500}),
         ("speedup>=2x", {"speedup": 2.0}),
         ("macs=40%", {"macs": 0.4}),
     ],
@@ -192,7 +193,20 @@ def test_constraints_are_read_from_text(text, expected):
     assert str(Constraints(**parse_constraint(text)))
 
 
-@pytest.mark.parametrize("text", ["agreement<=0.9", "speed>=2", "macs", "macs<=x", "latency>=3ms", "macs<=0.4.1"])
+@pytest.mark.parametrize(
+    "text", ["agreement<=0.9", "speed>=2", "macs", "macs<=x", "latency>=3ms", "macs<=0.4.1", "macs<=4ms"]
+)
 def test_wrong_constraints_are_refused(text):
-    with pytest.raises(ValueError, match=r"constraint|bounded by|number"):
+    with pytest.raises(ValueError, match=r"constraint|bounded by|number|wrong unit"):
         parse_constraint(text)
+
+
+@pytest.mark.parametrize("text", ["latency<=12", "latency<=12x", "latency<=12%"])
+def test_a_latency_without_its_unit_is_refused(text):
+    with pytest.raises(ValueError, match="Write 12ms or 12s"):
+        parse_constraint(text)
+
+
+def test_a_latency_in_seconds_is_refused(model, photos):
+    with pytest.raises(ValueError, match=r"For 0.012 seconds write 12\."):
+        fv.search(model, photos, latency_ms=0.012)

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
             args.data,
             agreement=asked.agreement,
             cosine=asked.cosine,
-            latency=asked.latency,
+            latency_ms=asked.latency_ms,
             speedup=asked.speedup,
             macs=asked.macs,
             methods=methods,

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Literal
 
 from foveate.methods.validation import shown
 
 Quality = Literal["agreement", "cosine"]
-Expense = Literal["latency", "speedup", "macs"]
-NAMES = ("agreement", "cosine", "latency", "speedup", "macs")
-UNITS = {"%": 0.01, "ms": 1e-3, "s": 1.0, "x": 1.0, "": 1.0}
+Expense = Literal["latency_ms", "speedup", "macs"]
+NAMES = ("agreement", "cosine", "latency_ms", "speedup", "macs")
+IN_TEXT = {"latency": "latency_ms"}
+"""Names on the command line, where the unit stands beside the number; the others are as in Python."""
+SHARES, FACTORS, TIMES = {"%": 0.01, "": 1.0}, {"x": 1.0, "": 1.0}, {"ms": 1.0, "s": 1e3}
+UNITS = {"agreement": SHARES, "cosine": SHARES, "macs": SHARES, "speedup": FACTORS, "latency_ms": TIMES}
+SHORTEST_MS = 0.1
+"""No transformer is this fast; such a latency was meant in seconds."""
 AT_LEAST = ("agreement", "cosine", "speedup")
 """Constraints from below; the others are from above."""
 
@@ -28,8 +34,8 @@ class Constraints:
     """Smallest share of images with the unreduced model's decision."""
     cosine: float | None = None
     """Smallest mean cosine between embeddings of the reduced and the unreduced model."""
-    latency: float | None = None
-    """Longest time for a batch, in seconds."""
+    latency_ms: float | None = None
+    """Longest time for a batch, in milliseconds."""
     speedup: float | None = None
     """Smallest speed-up over the unreduced model."""
     macs: float | None = None
@@ -44,16 +50,17 @@ class Constraints:
             value = getattr(self, name)
             if value is not None and value > 1:
                 raise ValueError(f"{name} is a share of at most 1, got {shown(value)}. For 99 % write 0.99.")
+        check_latency(self.latency_ms)
         if self.speedup is not None and self.speedup < 1:
             raise ValueError(f"speedup must be at least 1, got {shown(self.speedup)}.")
-        for group in (("agreement", "cosine"), ("latency", "speedup", "macs")):
+        for group in (("agreement", "cosine"), ("latency_ms", "speedup", "macs")):
             given = [name for name in group if getattr(self, name) is not None]
             if len(given) > 1:
                 raise ValueError(f"{' and '.join(given)} are given; a search takes one of them.")
         if all(getattr(self, name) is None for name in NAMES):
             raise ValueError(
-                "A search needs a constraint: agreement or cosine to keep, or latency, speedup or macs to meet, as in "
-                "agreement=0.99."
+                "A search needs a constraint: agreement or cosine to keep, or latency_ms, speedup or macs to meet, as "
+                "in agreement=0.99."
             )
 
     @property
@@ -64,39 +71,64 @@ class Constraints:
     @property
     def expense(self) -> Expense | None:
         """The bound on cost that is given."""
-        return next((name for name in ("latency", "speedup", "macs") if getattr(self, name) is not None), None)
+        return next((name for name in ("latency_ms", "speedup", "macs") if getattr(self, name) is not None), None)
 
     @property
     def needs_times(self) -> bool:
         """Whether a bound is on time."""
-        return self.expense in ("latency", "speedup")
+        return self.expense in ("latency_ms", "speedup")
 
     def as_dict(self) -> dict[str, float]:
         """The bounds that are given."""
         return {name: getattr(self, name) for name in NAMES if getattr(self, name) is not None}
 
     def __str__(self) -> str:
-        given = [(name, getattr(self, name)) for name in NAMES if getattr(self, name) is not None]
-        return ", ".join(f"{name} {'>=' if name in AT_LEAST else '<='} {value:g}" for name, value in given)
+        return ", ".join(_text(name, value) for name, value in self.as_dict().items())
+
+
+def _text(name: str, value: float) -> str:
+    sign = ">=" if name in AT_LEAST else "<="
+    return f"latency {sign} {value:g} ms" if name == "latency_ms" else f"{name} {sign} {value:g}"
+
+
+def check_latency(milliseconds: float | None) -> None:
+    """Raise a ValueError if a latency is not above 0, or so short that it must have been meant in seconds."""
+    if milliseconds is None:
+        return
+    if isinstance(milliseconds, bool) or not isinstance(milliseconds, int | float) or not milliseconds > 0:
+        raise ValueError(f"latency_ms must be a number above 0, got {shown(milliseconds)}.")
+    if milliseconds < SHORTEST_MS:
+        raise ValueError(
+            f"latency_ms is in milliseconds, and no model is as fast as {milliseconds:g} ms. "
+            f"For {milliseconds:g} seconds write {1000 * milliseconds:g}."
+        )
 
 
 def parse_constraint(text: str) -> dict[str, float]:
     """Read one constraint of the command line: ``agreement>=0.99``, ``latency<=12ms``, ``speedup>=2x``, ``macs<=40%``.
 
     Raises:
-        ValueError: if it is not a constraint, or bounds a name from the wrong side.
+        ValueError: if it is not a constraint, bounds a name from the wrong side, or has the wrong unit.
     """
     found = re.fullmatch(r"\s*(\w+)\s*(>=|<=|=)\s*([0-9.]+)\s*(%|ms|s|x|)\s*", text)
-    if found is None or found[1] not in NAMES:
+    name = "" if found is None else IN_TEXT.get(found[1], found[1])
+    if found is None or name not in NAMES:
         raise ValueError(
-            f"Cannot read the constraint {text!r}. Write one of {', '.join(NAMES)} with a bound, such as "
-            "'agreement>=0.99', 'latency<=12ms', 'speedup>=2' or 'macs<=0.4'."
+            f"Cannot read the constraint {text!r}. Write one of agreement, cosine, latency, speedup and macs with a "
+            "bound, such as 'agreement>=0.99', 'latency<=12ms', 'speedup>=2' or 'macs<=0.4'."
         )
-    name, sign, number, unit = found.groups()
+    _, sign, number, unit = found.groups()
     wanted = ">=" if name in AT_LEAST else "<="
     if sign not in (wanted, "="):
-        raise ValueError(f"{name} is bounded by {wanted}, got {text!r}.")
+        raise ValueError(f"{found[1]} is bounded by {wanted}, got {text!r}.")
+    if unit not in UNITS[name]:
+        raise ValueError(_wrong_unit(found[1], number, unit, UNITS[name]))
     try:
-        return {name: float(number) * UNITS[unit]}
+        return {name: float(number) * UNITS[name][unit]}
     except ValueError:
         raise ValueError(f"Cannot read the number {number!r} in {text!r}.") from None
+
+
+def _wrong_unit(name: str, number: str, unit: str, known: Mapping[str, float]) -> str:
+    ways = " or ".join(f"{number}{one}" for one in known)
+    return f"{name} has {f'the wrong unit {unit!r}' if unit else 'no unit'} in {number + unit!r}. Write {ways}."

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, interpolate, kl_div
 
 from foveate.adapters import copy_unreduced, inspect
-from foveate.evaluation.progress import Progress, silent
+from foveate.evaluation.bars import shown_progress
+from foveate.evaluation.progress import Progress
 from foveate.evaluation.timing import check_positive, check_progress, check_workers
 from foveate.methods.validation import check_type, shown
 from foveate.tuning.judging import FEWEST_IMAGES, Judge, Judged, read_images, task_of
@@ -98,7 +99,7 @@ def recover(
         split: split of the source.
         workers: processes that read images.
         seed: of the images and crops.
-        progress: called after every step.
+        progress: called after every step. Default: a bar, if a terminal or a notebook shows it.
 
     Returns:
         A tuned copy of the model, with what was gained. Interrupted by Ctrl-C, the best so far.
@@ -124,7 +125,8 @@ def recover(
     apart = max(FEWEST_IMAGES, round(HELD_APART * len(pool)))
     judge = Judge(teacher, pool[:apart], task)
     run = _Tuning(student, teacher, pool[apart:], judge, batch_size, lr, seed)
-    return run.run(started, 60 * minutes, steps, progress or silent)
+    with shown_progress(progress) as told:
+        return run.run(started, 60 * minutes, steps, told)
 
 
 class _Tuning:
@@ -171,7 +173,9 @@ class _Tuning:
                 loss = self._step(share)
                 done += 1
                 self._average(done)
-                progress("tuning", round(1000 * share), 1000, f"step {done}, divergence {loss:.4f}")
+                amount = (done, steps) if steps is not None else (round(elapsed * seconds), round(seconds))
+                unit = "steps" if steps is not None else "seconds"
+                progress(f"tuning, {unit}", *amount, f"step {done}, divergence {loss:.4f}")
                 if (due := math.floor(CHECKS * share)) > checked:
                     checked = due
                     self._check(done)

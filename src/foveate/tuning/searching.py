@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from foveate.adapters import copy_unreduced, inspect
 from foveate.api import cost
-from foveate.evaluation.progress import Progress, silent
+from foveate.evaluation.bars import shown_progress
+from foveate.evaluation.progress import Progress
 from foveate.evaluation.speed import measure_speed
 from foveate.evaluation.timing import check_positive, check_progress, check_seconds, check_workers
 from foveate.methods.base import Method, Site
@@ -53,7 +54,7 @@ def search(
     *,
     agreement: float | None = None,
     cosine: float | None = None,
-    latency: float | None = None,
+    latency_ms: float | None = None,
     speedup: float | None = None,
     macs: float | None = None,
     methods: Sequence[Method | str] = METHODS,
@@ -78,21 +79,21 @@ def search(
         images: a source of images, or a tensor (N, channels, height, width) as the model reads them.
         agreement: smallest share of decisions that stay as they were, such as 0.99.
         cosine: smallest mean cosine to the unreduced embedding, for models without a classifier.
-        latency: longest time of a batch on this machine, in seconds.
+        latency_ms: longest time of a batch on this machine, in milliseconds.
         speedup: smallest speed-up on this machine.
         macs: largest share of the unreduced multiply-accumulates.
         methods: methods to search, or their names.
         calibration: images that choose; at most half of those that there are.
         validation: other images that judge.
         trials: random changes of the counts of each finalist.
-        batch_size: images in a batch, for latency and speedup.
+        batch_size: images in a batch, for latency_ms and speedup.
         split: split of the source.
         workers: processes that read images.
         seed: of the images and the changes.
         seconds: time to measure the speed of each finalist.
         measurements: a file that keeps every measurement. A search that finds it there goes on from it, and one with
             another constraint on the same images begins with its tables.
-        progress: called as the search goes on.
+        progress: called as the search goes on. Default: a bar, if a terminal or a notebook shows it.
 
     Returns:
         The reduction with everything that shows why it was chosen. Interrupted by Ctrl-C, the best so far.
@@ -101,7 +102,7 @@ def search(
         UnmetConstraint: if nothing that was searched meets the constraint; the message names the nearest.
         ValueError: if constraints contradict each other, or there are too few images.
     """
-    constraints = Constraints(agreement, cosine, latency, speedup, macs)
+    constraints = Constraints(agreement, cosine, latency_ms, speedup, macs)
     check_positive(calibration=calibration, validation=validation, batch_size=batch_size, trials=trials)
     check_progress(progress)
     check_seconds(seconds)
@@ -119,14 +120,15 @@ def search(
     choosing, judging = halves(pool, calibration)
     known = None if measurements is None else Known(measurements, whole, choosing)
     judge = RememberingJudge(whole, choosing, task, known)
-    run = _Search(whole, constraints, fitting, judge, trials, batch_size, seed, progress or silent)
     started = time.monotonic()
-    try:
-        run.run()
-    finally:
-        if known is not None:
-            known.write()
-    run.finish(Judge(whole, judging, task), seconds)
+    with shown_progress(progress) as told:
+        run = _Search(whole, constraints, fitting, judge, trials, batch_size, seed, told)
+        try:
+            run.run()
+        finally:
+            if known is not None:
+                known.write()
+        run.finish(Judge(whole, judging, task), seconds)
     return run.found(time.monotonic() - started)
 
 
@@ -188,7 +190,9 @@ class _Search:
         """Search until done or interrupted."""
         try:
             if self.constraints.needs_times:
+                self.progress("times of blocks", 0, None)
                 self.expense = Seconds(self.model, self.methods, self.batch_size, self.exact)
+                self.progress("times of blocks", 1, 1)
             for method in self.methods:
                 table = sensitivities(self.judge, method, self.exact, TABLE_IMAGES, self.progress)
                 self.tables[method_text(method)] = table
@@ -206,7 +210,7 @@ class _Search:
         bounds, whole = self.constraints, self.expense.whole()
         if bounds.macs is not None:
             return bounds.macs * whole
-        return bounds.latency if bounds.latency is not None else whole / (bounds.speedup or 1.0)
+        return bounds.latency_ms / 1000 if bounds.latency_ms is not None else whole / (bounds.speedup or 1.0)
 
     def _allocated(self, method: Method, budget: float) -> tuple[int, ...] | None:
         found = cheapest_within(
@@ -260,14 +264,14 @@ class _Search:
     def _smallest_share(self, method: Method) -> float | None:
         """By bisection; None if even a small reduction changes too much."""
         low, high, found = 0.05, 0.98, None
-        for _ in range(BISECTIONS):
+        for done in range(BISECTIONS):
             middle = (low + high) / 2
             counts = self._allocated(method, middle * self.expense.whole())
             if counts is not None and self._keeps(self._measured(method, counts)):
                 high = found = middle
             else:
                 low = middle
-            self.progress(f"budget of {method.name}", round(100 * (0.93 - (high - low))), 93)
+            self.progress(f"budget of {method.name}", done + 1, BISECTIONS)
         return found
 
     def _keeps(self, judged: Judged) -> bool:
@@ -304,8 +308,9 @@ class _Search:
 
     def finish(self, judge: Judge, seconds: float) -> None:
         """Judge the most promising settings by other images, and time them if the constraint is on time."""
-        whole = cost(self.model).macs
-        for reduction, calibrated in self._promising():
+        whole, promising = cost(self.model).macs, self._promising()
+        for done, (reduction, calibrated) in enumerate(promising):
+            self.progress("finalists", done, len(promising))
             macs = inspect(reduction.apply_(copy_unreduced(self.model))).cost().macs / whole
             speed = predicted = None
             if self.constraints.needs_times:
@@ -315,6 +320,7 @@ class _Search:
                 timed = measure_speed(self.model, reduction, batch_size=self.batch_size, seconds=seconds)
                 speed = timed.speed_up
             self.finalists.append(Finalist(reduction, macs, calibrated, judge.judge(reduction), predicted, speed))
+        self.progress("finalists", len(promising), len(promising))
 
     def _promising(self) -> list[tuple[Reduction, Judged]]:
         """The two best, and for a bound on quality gentler ones to fall back on."""
@@ -364,4 +370,5 @@ class _Search:
     def _fast_enough(self, speedup: float) -> bool:
         if self.constraints.speedup is not None:
             return speedup >= 0.95 * self.constraints.speedup
-        return self.constraints.latency is None or self.expense.whole() / speedup <= 1.05 * self.constraints.latency
+        longest = self.constraints.latency_ms
+        return longest is None or self.expense.whole() / speedup <= 1.05 * longest / 1000

@@ -209,17 +209,17 @@ class Comparison:
             for number, entry in enumerate(self.entries)
         ]
 
-    def best(self, agreement: float | None = None, *, latency: float | None = None) -> Entry:
-        """Return the fastest setting that is faithful enough; with ``latency``, the most faithful that is fast enough.
+    def best(self, agreement: float | None = None, *, latency_ms: float | None = None) -> Entry:
+        """Return the fastest setting that is faithful enough; with ``latency_ms``, the most faithful that is fast.
 
         Args:
-            agreement: Least share of unchanged decisions, from 0 to 1. Default: 0.99, or 0 with ``latency``.
-            latency: Milliseconds that one batch may take.
+            agreement: Least share of unchanged decisions, from 0 to 1. Default: 0.99, or 0 with ``latency_ms``.
+            latency_ms: Milliseconds that one batch may take.
 
         Raises:
             ValueError: If a value is out of range, no speed was measured, or no setting is fast enough.
         """
-        return best_entry(self.entries, agreement, latency, int(self.options["batch_size"]))
+        return best_entry(self.entries, agreement, latency_ms, int(self.options["batch_size"]))
 
     def fastest_in_runtimes(self) -> list[tuple[float, InRuntime]]:
         """The fastest in other runtimes that leaves 99, 98 and 95 % of decisions unchanged, each with that share."""

@@ -120,8 +120,8 @@ def _shortfall(entry: Entry, asked: Constraints, batch_size: int) -> float:
         missed.append(asked.agreement - entry.agreement / 100 - 1e-9)
     if asked.speedup is not None:
         missed.append(1 - (entry.speed_up or 0.0) / asked.speedup)
-    if asked.latency is not None:
-        missed.append(milliseconds(entry, batch_size) / (1000 * asked.latency) - 1)
+    if asked.latency_ms is not None:
+        missed.append(milliseconds(entry, batch_size) / asked.latency_ms - 1)
     return max(missed)
 
 

@@ -83,7 +83,7 @@ def compare(
     name: str | None = None,
     trained: bool = True,
     agreement: float | None = None,
-    latency: float | None = None,
+    latency_ms: float | None = None,
     speedup: float | None = None,
     progress: Progress | None = None,
     store: str | PathLike[str] | None = None,
@@ -119,7 +119,7 @@ def compare(
         name: The model's name in the report.
         trained: Whether the model is trained. If not, only speeds mean something, and nothing is recommended.
         agreement: Recommend the fastest setting that keeps this share of decisions, instead of by the usual rule.
-        latency: Recommend by the longest time of a batch, in seconds.
+        latency_ms: Recommend by the longest time of a batch, in milliseconds.
         speedup: Recommend by the smallest speed-up.
         progress: Called during the work. Default: a bar, if a terminal or a notebook shows it.
         store: A folder for intermediate results (partial.json); saving the finished comparison there removes them.
@@ -142,7 +142,7 @@ def compare(
     check_type(bool, "True or False", trained=trained, resume=resume)
     check_type(Mapping | None, "values by name", data_options=data_options, task_options=task_options)
     check_reading(workers, max_broken, classes)
-    given_bounds = {"agreement": agreement, "latency": latency, "speedup": speedup}
+    given_bounds = {"agreement": agreement, "latency_ms": latency_ms, "speedup": speedup}
     asked = Constraints(**given_bounds) if any(bound is not None for bound in given_bounds.values()) else None
     chosen, shares, folders = read_methods(methods), read_budgets(budgets), read_checkpoints(checkpoints)
     served = read_request(runtimes, precisions, calibration)

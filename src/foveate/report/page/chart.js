@@ -145,7 +145,7 @@
     const asked = data.comparison.options.asked || {};
     const rate = entries[0].images_per_second;
     const least = { agreement: 100 * asked.agreement };
-    if (asked.latency) least.images_per_second = data.comparison.options.batch_size / asked.latency;
+    if (asked.latency_ms) least.images_per_second = (1000 * data.comparison.options.batch_size) / asked.latency_ms;
     if (asked.speedup) least.images_per_second = asked.speedup * rate;
     const [up, right] = [least[state.y], least[state.x]];
     const inside = (value, [low, high]) => value >= low && value <= high;
