@@ -47,7 +47,7 @@ def test_a_notebook_gets_one_line_that_changes(monkeypatch):
     with bars.shown_progress(None) as progress:
         for done in range(1000):
             progress("decisions", done, 999, "a < b")
-    assert shown[0] == '<progress value="0" max="999"></progress> decisions: 0 of 999 a &lt; b'
+    assert shown[0] == '<progress value="0" max="999"></progress> decisions: 0 of 999, a &lt; b'
     assert shown[-1].startswith('<progress value="999" max="999">')
     assert len(shown) < 50  # not a thousand updates
 

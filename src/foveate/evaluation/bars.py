@@ -82,4 +82,4 @@ def as_html(phase: str, done: int, total: int | None, note: str = "") -> str:
     """Return a bar with words beside it."""
     bar = "<progress>" if total is None else f'<progress value="{done}" max="{max(total, 1)}">'
     amount = f"{done:,}" if total is None else f"{done:,} of {total:,}"
-    return f"{bar}</progress> {escape(phase)}: {' '.join(filter(None, (amount, escape(note))))}"
+    return f"{bar}</progress> {escape(phase)}: {', '.join(filter(None, (amount, escape(note))))}"
