@@ -27,18 +27,9 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 import foveate as fv
+from foveate.methods.registry import all_methods
 
-METHODS = (
-    "RandomSelect",
-    "ImportanceSelect",
-    "TopK",
-    "PoWER",
-    "EViT",
-    "ToMe",
-    "TokenPooling",
-    "Ward",
-    "ClusterAttention",
-)
+METHODS = [name for name, cls in all_methods().items() if cls.training_free]
 FIGURES = ("patch_cosine", "class_token_cosine", "mean_feature_cosine", "same_pixels_percent", "mask_iou")
 COLUMNS = ("pixels", "budget", "method", "macs", *(c for f in FIGURES for c in (f, f"{f}_standard_error")))
 

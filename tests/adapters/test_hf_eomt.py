@@ -105,8 +105,20 @@ def test_bad_input_is_refused_in_words():
         fv.reduce_(eomt("Eomt", num_blocks=5), fv.ToMe(), KEEP)
 
 
-def test_export_is_refused_without_printing_the_program(tmp_path, capfd):
+@pytest.mark.parametrize(("kind", "masked"), [("Eomt", True), ("EomtDinov3", False)])
+def test_it_is_exported_with_its_masks_decided(kind, masked, tmp_path):
+    pytest.importorskip("onnxruntime")
+    model = fv.reduce_(eomt(kind, masked), fv.ToMe(), KEEP)
+    fv.export(model, tmp_path / "out", to="onnx")
+    assert "attn_mask_probs" in dict(model.named_buffers())  # held as numbers only for the export
+    with torch.no_grad():
+        expected, found = model(pixels(3)), fv.load_exported(tmp_path / "out")(pixels(3))
+    torch.testing.assert_close(found["masks_queries_logits"], expected.masks_queries_logits, rtol=1e-4, atol=1e-4)
+
+
+def test_a_model_that_cannot_be_traced_is_refused_without_printing_the_program(tmp_path, capfd, monkeypatch):
     model = fv.reduce_(eomt("Eomt"), fv.ToMe(), KEEP)
+    monkeypatch.setattr(type(fv.inspect(model)), "branches_on", ())
     with pytest.raises(ValueError, match=r"torch\.export cannot trace this model"):
         fv.export(model, tmp_path / "out", to="torch-export")
     assert "torch.ops.aten" not in capfd.readouterr().err

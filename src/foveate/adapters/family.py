@@ -43,6 +43,8 @@ class Family(ABC):
     """Names of the child modules that turn features into a prediction."""
     embedding_names: ClassVar[frozenset[str]] = frozenset()
     """Parts of names of parameters that belong before the first block."""
+    branches_on: ClassVar[tuple[str, ...]] = ()
+    """Names of buffers whose values decide in Python which way the model's own code takes."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -374,8 +376,7 @@ class Family(ABC):
     def facts(self) -> dict[str, str]:
         """What ``print(fv.inspect(model))`` shows."""
         found = {"model": f"{type(self.model).__name__} ({self.title})", "blocks": str(len(self.blocks))}
-        found["image"] = " x ".join(map(str, self.image_size))
-        found["classes"] = str(self.num_classes or "none")
+        found |= {"image": " x ".join(map(str, self.image_size)), "classes": str(self.num_classes or "none")}
         if self.refusal is not None:
             return found | {"reducible": f"no: {self.refusal}"}
         rows, columns = self.grid
@@ -385,8 +386,7 @@ class Family(ABC):
         return found | {"reducible": "yes", "reduction": str(self.reduction)}
 
 
-LARGEST_SIZE = 100_000
-"""Largest number in a saved architecture; every width, depth and image size is far below."""
+LARGEST_SIZE = 100_000  # in a saved architecture; every width, depth and image size is far below
 
 
 def _is_plain(value: Any) -> bool:

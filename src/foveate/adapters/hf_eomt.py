@@ -76,6 +76,7 @@ class HfEomt(HfVit):
     title = "transformers EoMT (on DINOv2 and DINOv3)"
     mixin = ReducedEomt
     embed_options = frozenset()
+    branches_on = ("attn_mask_probs",)
     variants: ClassVar[Mapping[str, Variant]] = {name: Variant("", plain, True) for name in OUTPUTS}
     backbones: ClassVar[Mapping[str, Backbone]] = {
         "EomtForUniversalSegmentation": Backbone(
@@ -140,9 +141,9 @@ class HfEomt(HfVit):
 
     def _attention_mask(self, masks: Tensor, tokens: Tensor, chance: Tensor) -> Tensor:
         """Queries attend to the patches that their own mask shows; some, by chance, to all."""
-        model, length = self.model, tokens.shape[1]
+        model, (batch, length) = self.model, tokens.shape[:2]
         queries, start = model.config.num_queries, model.config.num_queries + self.num_prefix
-        seen = torch.ones(len(tokens), length, length, dtype=torch.bool, device=tokens.device)
+        seen = torch.ones(batch, length, length, dtype=torch.bool, device=tokens.device)
         seen[:, :queries, start:] = interpolate(masks, size=model.grid_size, mode="bilinear").flatten(2) > 0
         seen = model._disable_attention_mask(
             seen, prob=chance, num_query_tokens=queries, encoder_start_tokens=start, device=tokens.device

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -122,7 +122,22 @@ def named_outputs(output: Any) -> dict[str, Tensor]:
     return found
 
 
-def program_of(module: nn.Module, images: Tensor) -> ExportedProgram:
+@contextlib.contextmanager
+def decided(model: nn.Module) -> Iterator[None]:
+    """Hold the buffers on which the model's code branches as Python numbers: a tracer does not see values of tensors."""
+    buffers = {name: model.get_buffer(name) for name in inspect(model).branches_on}
+    for name, buffer in buffers.items():
+        delattr(model, name)
+        setattr(model, name, buffer.tolist())
+    try:
+        yield
+    finally:
+        for name, buffer in buffers.items():
+            delattr(model, name)
+            model.register_buffer(name, buffer)
+
+
+def program_of(module: PlainOutputs | EveryBlock, images: Tensor) -> ExportedProgram:
     """``torch.export`` of ``module`` for any batch size.
 
     Raises:
@@ -131,7 +146,7 @@ def program_of(module: nn.Module, images: Tensor) -> ExportedProgram:
     example = images[:2] if len(images) > 1 else images.expand(2, *images.shape[1:])
     try:
         # what cannot be traced would be printed, all of it
-        with torch.no_grad(), contextlib.redirect_stderr(io.StringIO()):
+        with decided(module.model), torch.no_grad(), contextlib.redirect_stderr(io.StringIO()):
             return torch.export.export(module, (example.clone(),), dynamic_shapes=({0: Dim("batch", min=1)},))
     except Exception as error:  # torch.export raises many kinds
         raise ValueError(f"torch.export cannot trace this model: {_first_line(error)}") from error
