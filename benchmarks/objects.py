@@ -23,6 +23,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=5e-4)
     parser.add_argument("--channels", type=int, default=96)
     parser.add_argument("--sampled", type=int, default=64, help="proposals that mask-rcnn learns from (default: 64)")
+    parser.add_argument("--precision", choices=("no", "bf16"), default="no", help="bf16: half as long with mask-rcnn")
     args = parser.parse_args()
     clock = Clock(args.out / f"{args.head}-seconds")
     history = trained(
@@ -38,6 +39,7 @@ def main() -> None:
                 "head": head_options(args.head, args.channels, args.sampled),
             },
             "optimizer.lr": args.lr,
+            "optimizer.precision": args.precision,
             "optimizer.weight_decay": 0.05,
             "optimizer.clip_norm": 1.0,
             "schedule.steps": args.steps,
@@ -55,6 +57,7 @@ def main() -> None:
     print(f"{args.head}: {history[-1]['val']}; {minutes:.0f} minutes")
     if args.csv is not None:
         sample = f"clustr_tiny, {args.size} px, pyramid of {args.channels} channels, {UNSEEN} unseen scenes"
+        sample += "" if args.precision == "no" else f", trained in {args.precision}"
         record(args.csv, ("head", "steps", *FIGURES, "minutes"), rows, f"{sample}, seed {args.seed}")
 
 
