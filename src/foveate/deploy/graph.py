@@ -124,7 +124,7 @@ def named_outputs(output: Any) -> dict[str, Tensor]:
 
 @contextlib.contextmanager
 def decided(model: nn.Module) -> Iterator[None]:
-    """Hold the buffers on which the model's code branches as Python numbers: a tracer does not see values of tensors."""
+    """Hold the buffers on which the model's code branches as Python numbers: a tracer sees no values of tensors."""
     buffers = {name: model.get_buffer(name) for name in inspect(model).branches_on}
     for name, buffer in buffers.items():
         delattr(model, name)
