@@ -137,8 +137,8 @@ def decided(model: nn.Module) -> Iterator[None]:
             model.register_buffer(name, buffer)
 
 
-def program_of(module: PlainOutputs | EveryBlock, images: Tensor) -> ExportedProgram:
-    """``torch.export`` of ``module`` for any batch size.
+def program_of(module: nn.Module, images: Tensor) -> ExportedProgram:
+    """``torch.export`` of ``module``, which holds a ``model``, for any batch size.
 
     Raises:
         ValueError: if the model cannot be exported, with the reason of ``torch.export``.
@@ -146,7 +146,7 @@ def program_of(module: PlainOutputs | EveryBlock, images: Tensor) -> ExportedPro
     example = images[:2] if len(images) > 1 else images.expand(2, *images.shape[1:])
     try:
         # what cannot be traced would be printed, all of it
-        with decided(module.model), torch.no_grad(), contextlib.redirect_stderr(io.StringIO()):
+        with decided(module.get_submodule("model")), torch.no_grad(), contextlib.redirect_stderr(io.StringIO()):
             return torch.export.export(module, (example.clone(),), dynamic_shapes=({0: Dim("batch", min=1)},))
     except Exception as error:  # torch.export raises many kinds
         raise ValueError(f"torch.export cannot trace this model: {_first_line(error)}") from error
