@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 
-from browser.example_report import comparison, gallery
+from browser.example_report import comparison, gallery, in_runtimes, segmentation
 from browser.opening import opened
 from foveate.report.page import render
 
@@ -50,6 +50,8 @@ def report(tmp_path_factory):
     folder, maps = tmp_path_factory.mktemp("report"), gallery()
     (folder / "index.html").write_text(render(comparison(), maps), encoding="utf-8")
     (folder / "unlabeled.html").write_text(render(comparison(labeled=False)), encoding="utf-8")
+    (folder / "in_runtimes.html").write_text(render(in_runtimes(), maps), encoding="utf-8")
+    (folder / "segmentation.html").write_text(render(segmentation()), encoding="utf-8")
     return folder
 
 

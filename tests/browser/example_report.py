@@ -12,6 +12,7 @@ import foveate as fv
 from foveate.drawing.pixels import to_pil_image
 from foveate.methods import Site
 from foveate.report.compare.comparison import Comparison, Entry, Recommendation, Refused
+from foveate.report.compare.served import InRuntime
 from foveate.report.page import Gallery, collect_gallery
 from zoo import IMAGE, images, reduced
 
@@ -84,6 +85,27 @@ def comparison(labeled: bool = True, **changes: Any) -> Comparison:
         recommendation=Recommendation(3, "ToMe at 0.65 is 1.4x as fast, with 99.0 % of decisions unchanged.", PYTHON),
     )
     return dataclasses.replace(whole, **changes)
+
+
+def in_runtimes() -> Comparison:
+    """The same, with three settings also in two other runtimes."""
+    runtimes = ("onnxruntime", "openvino")
+    found = [(entry, *one) for entry in (0, 3, 6) for one in enumerate(runtimes, start=2)]
+    measured = tuple(
+        InRuntime(number, name, "fp32", 16, 9.5, 1684.0, speed, (speed, speed), 1.1, None, FIGURES[number][4], 1.0, 0.2)
+        for number, speed, name in found
+    )
+    return comparison(runtimes=measured)
+
+
+def segmentation() -> Comparison:
+    """The same with the columns of segmentation, whose titles are long."""
+    figures = {"miou": 71.2, "pixel_accuracy": 91.0, "boundary_accuracy": 60.4, "boundary_agreement": 88.3}
+    entries = tuple(dataclasses.replace(entry(row, False), metrics=figures) for row in FIGURES)
+    note = "The labels are those of another data set."
+    told = Recommendation(None, f"{note} Nothing is recommended.", "")
+    data = comparison().data | {"note": note}
+    return comparison(entries=entries, recommendation=told, data=data)
 
 
 def models() -> dict[str, Any]:

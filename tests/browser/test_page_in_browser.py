@@ -125,6 +125,24 @@ def test_paper_is_white_and_holds_no_controls(browser, report):
         assert len(page.pdf()) > 10_000
 
 
-def test_no_column_is_cut_on_a_wide_screen(page):
-    wide, seen = page.locator(".scroll").first.evaluate("box => [box.scrollWidth, box.clientWidth]")
-    assert wide <= seen
+@pytest.mark.parametrize("name", ["index", "in_runtimes", "segmentation"])
+def test_no_column_is_cut_on_a_wide_screen(browser, report, name):
+    with opened(browser, report / f"{name}.html") as page:
+        for wide, seen in page.locator(".scroll").evaluate_all("all => all.map(b => [b.scrollWidth, b.clientWidth])"):
+            assert wide <= seen
+
+
+def test_other_runtimes_leave_the_chart_the_maps_and_the_sorting_alone(browser, report):
+    with opened(browser, report / "in_runtimes.html") as page:
+        assert points(page).count() == len(MEASURED)
+        assert page.locator("#tokens").is_visible()
+        served = page.locator(".served tbody tr").all_text_contents()
+        page.locator("thead").get_by_role("button", name="Images/s").click()
+        assert page.locator(".served tbody tr").all_text_contents() == served
+        names = page.locator(".served svg text.method").all_text_contents()
+        assert sorted(names) == ["ToMe", "TopK", "unreduced"]  # each once, beside its fastest mark
+
+
+def test_a_note_that_the_sentence_has_is_not_repeated(browser, report):
+    with opened(browser, report / "segmentation.html") as page:
+        assert page.locator("header").inner_text().count("another data set") == 1

@@ -82,8 +82,9 @@ const report = (() => {
 
 // The table: a click on a header sorts by it, a second click reverses the order; missing values stay at the end.
 (() => {
-  const body = document.querySelector("tbody");
-  const heads = [...document.querySelectorAll("thead th")];
+  const table = document.querySelector("table"); // the first: that of other runtimes does not sort
+  const body = table.tBodies[0];
+  const heads = [...table.tHead.rows[0].cells];
 
   function compare(one, other, sign) {
     if (one === "" || other === "") return (one === "") - (other === "");

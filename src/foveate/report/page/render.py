@@ -67,7 +67,7 @@ def render(comparison: Plain, gallery: Plain | None = None, predictions: Predict
         "notices": _notices(found),
         "sentence": _headline(found),
         "figures": _figures(found),
-        "note": _note(found["data"]),
+        "note": _note(found),
         "python": _python(found["recommendation"]["python"]),
         "summary": escape(_chart_in_words(found)),
         "table": table(found["entries"], recommended),
@@ -160,9 +160,10 @@ def _notices(found: dict[str, Any]) -> str:
     return "".join(f'<p class="notice">{escape(text)}</p>' for text in notices)
 
 
-def _note(data: dict[str, Any]) -> str:
-    """Return the note on the data, e.g. why there is no accuracy."""
-    return f'<p class="lead">{escape(str(data["note"]))}</p>' if data.get("note") else ""
+def _note(found: dict[str, Any]) -> str:
+    """Return the note on the data, e.g. why there is no accuracy; empty if the sentence above says it."""
+    note = str(found["data"].get("note") or "")
+    return f'<p class="lead">{escape(note)}</p>' if note and note not in found["recommendation"]["sentence"] else ""
 
 
 def _figures(found: dict[str, Any]) -> str:

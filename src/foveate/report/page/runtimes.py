@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
@@ -10,7 +11,7 @@ from foveate.report.compare.question import is_baseline_method
 from foveate.report.compare.served import InRuntime, fastest_by_tier, python, read_stored, sentence
 from foveate.report.page import words
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 320, 48, 44, 12, 16
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 340, 56, 44, 36, 16
 COLORS = 6
 HEADS = (
     "Setting",
@@ -46,42 +47,72 @@ def in_runtimes(found: dict[str, Any]) -> str:
     )
 
 
+@dataclass(frozen=True)
+class _Scale:
+    """Where a speed and a share of unchanged decisions lie in the chart."""
+
+    fastest: float
+    least: float
+
+    @staticmethod
+    def of(shown: Sequence[InRuntime]) -> _Scale:
+        least = min(95.0, *(one.agreement for one in shown))
+        return _Scale(1.05 * max(one.speed_up for one in shown), max(0.0, 5 * (least // 5)))
+
+    def across(self, speed: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * speed / self.fastest
+
+    def up(self, agreement: float) -> float:
+        return TOP + (HEIGHT - TOP - BOTTOM) * (100 - agreement) / (100 - self.least)
+
+
 def _chart(shown: Sequence[InRuntime], entries: Sequence[dict[str, Any]], kinds: Sequence[str]) -> str:
-    """Agreement over speed, a dot for each setting in each runtime."""
-    most = max(one.speed_up for one in shown) * 1.05
-    least = min(min(one.agreement for one in shown), 95.0)
-    least = max(0.0, 5 * (least // 5))
-
-    def across(speed: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * speed / most
-
-    def up(agreement: float) -> float:
-        return TOP + (HEIGHT - TOP - BOTTOM) * (100 - agreement) / (100 - least)
-
-    lines, steps = [], max(1, round(most / 6))
-    for speed in range(0, int(most) + 1, steps):
-        lines.append(
-            f'<line class="grid" x1="{across(speed):.1f}" x2="{across(speed):.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
-        )
-        lines.append(
-            f'<text x="{across(speed):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{speed}{words.TIMES}</text>'
-        )
-    for part in range(5):
-        share = least + (100 - least) * part / 4
-        lines.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{up(share):.1f}" y2="{up(share):.1f}"/>')
-        lines.append(f'<text x="{LEFT - 8}" y="{up(share) + 4:.1f}" text-anchor="end">{share:.4g}</text>')
-    lines.append(
-        f'<text x="{(LEFT + WIDTH) / 2}" y="{HEIGHT - 6}" text-anchor="middle">as fast as PyTorch eager</text>'
-    )
-    for one in shown:
-        setting = words.setting_name(entries[one.entry])
-        text = f"{setting}, {one.title}: {one.speed_up:.2f}{words.TIMES}, {one.agreement:.1f} % of decisions unchanged"
-        mark = f'<use href="#mark-{escape(entries[one.entry]["kind"])}" x="-8" y="-8" width="16" height="16"/>'
-        place, color = f"{across(one.speed_up):.1f} {up(one.agreement):.1f}", kinds.index(one.title) % COLORS
-        title = f"<title>{escape(text)}</title>"
-        lines.append(f'<g class="mark runtime-{color}" transform="translate({place})">{mark}{title}</g>')
+    """Agreement over speed, a mark for each setting in each runtime, and each method's name at its fastest."""
+    scale = _Scale.of(shown)
+    marks = [_mark(one, entries[one.entry], scale, kinds.index(one.title) % COLORS) for one in shown]
     label = "Decisions unchanged, in percent, over speed; the table below has the same numbers"
-    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{"".join(lines)}</svg>'
+    inner = "".join([*_grid(scale), *marks, *_names(shown, entries, scale)])
+    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{inner}</svg>'
+
+
+def _grid(scale: _Scale) -> Iterator[str]:
+    """Lines with their numbers, and what the axes mean."""
+    bottom = HEIGHT - BOTTOM
+    for speed in range(0, int(scale.fastest) + 1, max(1, round(scale.fastest / 6))):
+        x = f"{scale.across(speed):.1f}"
+        yield f'<line class="grid" x1="{x}" x2="{x}" y1="{TOP}" y2="{bottom}"/>'
+        yield f'<text x="{x}" y="{bottom + 18}" text-anchor="middle">{speed}{words.TIMES}</text>'
+    step = next(step for step in (1, 2, 5, 10, 20) if (100 - scale.least) / step <= 5)
+    for share in range(100, int(scale.least) - 1, -step):
+        y = scale.up(share)
+        yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        yield f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{share}{words.GAP}%</text>'
+    yield f'<text x="{LEFT}" y="12">decisions unchanged</text>'
+    yield f'<text x="{(LEFT + WIDTH) / 2}" y="{HEIGHT - 6}" text-anchor="middle">as fast as PyTorch eager</text>'
+
+
+def _mark(one: InRuntime, entry: dict[str, Any], scale: _Scale, color: int) -> str:
+    setting, place = words.setting_name(entry), f"{scale.across(one.speed_up):.1f} {scale.up(one.agreement):.1f}"
+    text = f"{setting}, {one.title}: {one.speed_up:.2f}{words.TIMES}, {one.agreement:.1f} % of decisions unchanged"
+    mark = f'<use href="#mark-{escape(entry["kind"])}" x="-8" y="-8" width="16" height="16"/>'
+    return f'<g class="mark runtime-{color}" transform="translate({place})">{mark}<title>{escape(text)}</title></g>'
+
+
+def _names(shown: Sequence[InRuntime], entries: Sequence[dict[str, Any]], scale: _Scale) -> Iterator[str]:
+    """The name of each setting's method at its fastest mark, where it covers no other name."""
+    named: set[str] = set()
+    taken: list[tuple[float, float, float]] = []
+    for one in sorted(shown, key=lambda each: -each.speed_up):
+        name = entries[one.entry]["label"]
+        half = 3.4 * len(name)
+        x = min(scale.across(one.speed_up), WIDTH - half)
+        places = (scale.up(one.agreement) + shift for shift in (-11, 20))
+        free = (y for y in places if not any(abs(y - b) < 14 and abs(x - a) < half + w for a, b, w in taken))
+        y = None if name in named else next(free, None)
+        if y is not None:
+            named.add(name)
+            taken.append((x, y, half))
+            yield f'<text class="method" x="{x:.1f}" y="{y:.1f}" text-anchor="middle">{escape(name)}</text>'
 
 
 def _legend(kinds: Sequence[str]) -> str:

@@ -40,7 +40,8 @@ def refusals(refused: Sequence[Row]) -> str:
 
 def _head(field: str, title: str, first: str) -> str:
     arrow = '<span class="arrow" aria-hidden="true"></span>'
-    button = f'<button type="button" data-field="{field}" data-first="{first}">{escape(title)}{arrow}</button>'
+    whole = escape(title).replace("-", "\N{NON-BREAKING HYPHEN}")  # titles wrap between words only
+    button = f'<button type="button" data-field="{field}" data-first="{first}">{whole}{arrow}</button>'
     return f'<th scope="col">{button}</th>'
 
 
