@@ -49,6 +49,22 @@ def test_they_are_classes_where_the_user_names_them_or_beside_others(folder):
     assert open_data(place, "all").classes == ("cats", "images", "masks")
 
 
+def test_labels_in_a_csv_beside_the_images_are_named_with_the_line_that_uses_them(folder):
+    place = folder(images=3)
+    (place / "notes.csv").write_text("a,b\n1,2\n")
+    (place / "labels.csv").write_text("file,label\n000.png,cat\n001.png,dog\n")
+    with pytest.raises(DataError, match=r"For the labels in labels\.csv, use --data \S+/photos/labels\.csv"):
+        open_data(place, "all")
+    found = open_data(place / "labels.csv", "all")  # whose paths are those below images/
+    assert found.classes == ("cat", "dog")
+    assert found.read(1).image.size == open_data(place / "images", "all").read(1).image.size
+    (place / "labels.csv").write_text("file,label\nimages/000.png,cat\nimages/001.png,dog\n")
+    assert len(open_data(place / "labels.csv", "all")) == 2
+    (place / "labels.csv").write_text("filename,class\n000.png,cat\n")
+    with pytest.raises(DataError, match=r"it has filename, class\. Name the column of paths 'file' and .* 'label'"):
+        open_data(place / "labels.csv", "all")
+
+
 # -- HEIC and AVIF
 
 

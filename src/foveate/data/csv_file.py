@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from foveate.data.folder import Files
+from foveate.data.folder import IMAGE_FOLDERS, Files, subfolders
 from foveate.data.images import DataError
 from foveate.data.labels import Request, first_few, written_labels
 from foveate.data.limits import check_inside
@@ -18,7 +18,7 @@ Lines = list[tuple[int, Row]]
 
 
 def open_csv(path: Path, request: Request) -> ImageData:
-    """Open a CSV. Files are relative to it. Classes are those of the whole file, so that splits agree."""
+    """Open a CSV. Files are relative to it, or to a folder of images beside it. Classes are those of the whole file, so that splits agree."""
     rows = _read_rows(path)
     columns, split = rows[0][1].keys(), request.split
     if "split" not in columns:
@@ -27,14 +27,15 @@ def open_csv(path: Path, request: Request) -> ImageData:
         split = choose_split(split, {row["split"] for _, row in rows}, str(path))
     chosen = [(line, row) for line, row in rows if split == ALL or row.get("split", split) == split]
     files = [row["file"] for _, row in chosen]
-    _check_files(path, files)
+    folder = _folder_of(path, files)
+    _check_files(path, folder, files)
     labels = None
     if "label" in columns and request.labels:
         written, everywhere = ([row["label"] for _, row in some] for some in (chosen, rows))
         labels = written_labels(written, everywhere, request, str(path), lambda i: f"{path}, line {chosen[i][0]}")
     elif request.classes is not None:
         raise DataError(f"{path} has no column 'label', but {len(request.classes)} classes were expected.")
-    return image_data(Files(path.parent, files), split, labels, str(path))
+    return image_data(Files(folder, files), split, labels, str(path))
 
 
 def _read_rows(path: Path) -> Lines:
@@ -51,7 +52,10 @@ def _parsed(path: Path) -> Lines:
         reader = csv.DictReader(file, skipinitialspace=True)
         found = reader.fieldnames or ()
         if "file" not in found:
-            raise DataError(f"{path} has no column 'file'; it has {', '.join(found) or 'no columns'}.")
+            raise DataError(
+                f"{path} has no column 'file'; it has {', '.join(found) or 'no columns'}. Name the column of paths "
+                "'file' and that of classes 'label'."
+            )
         columns = [name for name in ("file", "label", "split") if name in found]
         rows = [(reader.line_num, {name: (row[name] or "").strip() for name in columns}) for row in reader]
     for line, row in rows:
@@ -63,11 +67,17 @@ def _parsed(path: Path) -> Lines:
     return rows
 
 
-def _check_files(path: Path, files: list[str]) -> None:
-    check_inside([path.parent], files, str(path))
-    missing = [name for name in files if not (path.parent / name).is_file()]
+def _folder_of(path: Path, files: list[str]) -> Path:
+    """What paths are relative to: the CSV's folder, or its folder of images if the first file is only there."""
+    beside = [path.parent / name for name in subfolders(path.parent) if name.lower() in IMAGE_FOLDERS]
+    return next((folder for folder in (path.parent, *beside) if (folder / files[0]).is_file()), path.parent)
+
+
+def _check_files(path: Path, folder: Path, files: list[str]) -> None:
+    check_inside([folder], files, str(path))
+    missing = [name for name in files if not (folder / name).is_file()]
     if missing:
         raise DataError(
             f"{len(missing)} of {len(files)} files in {path} do not exist: {first_few(missing)}. "
-            f"Paths are relative to {path.parent}."
+            f"Paths are relative to {folder}."
         )

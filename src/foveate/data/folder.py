@@ -94,10 +94,21 @@ def _check_are_classes(names: list[str], request: Request, place: Path) -> None:
     images = next((name for name in names if name.lower() in IMAGE_FOLDERS), names[0])
     raise DataError(
         f"{place} has the {'folders' if len(names) > 1 else 'folder'} {first_few(names)}, which look like parts of a "
-        f"dataset, not like classes. For its images without labels, use {place / images}; for masks, --task "
-        "segmentation; for boxes, a COCO folder. If they are classes, name them with --classes FILE (data.classes=FILE "
-        "for a run)."
+        f"dataset, not like classes. {_with_table(place)}For its images without labels, use {place / images}; for "
+        "masks, --task segmentation; for boxes, a COCO folder. If they are classes, name them with --classes FILE "
+        "(data.classes=FILE for a run)."
     )
+
+
+def _with_table(place: Path) -> str:
+    """The way to labels in a CSV beside the images; empty if there is none."""
+    tables = sorted(
+        entry.name for entry in os.scandir(place) if entry.is_file() and entry.name.lower().endswith(".csv")
+    )
+    if not tables:
+        return ""
+    best = next((name for name in tables if "label" in name.lower()), tables[0])
+    return f"For the labels in {best}, use --data {place / best} (its columns: file, label and, if you like, split). "
 
 
 def _split_folder(folder: Path, request: Request) -> tuple[str, Path]:
