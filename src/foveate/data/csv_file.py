@@ -18,7 +18,10 @@ Lines = list[tuple[int, Row]]
 
 
 def open_csv(path: Path, request: Request) -> ImageData:
-    """Open a CSV. Files are relative to it, or to a folder of images beside it. Classes are those of the whole file, so that splits agree."""
+    """Open a CSV. Files are relative to it, or to a folder of images beside it.
+
+    Classes are those of the whole file, so that splits agree.
+    """
     rows = _read_rows(path)
     columns, split = rows[0][1].keys(), request.split
     if "split" not in columns:
