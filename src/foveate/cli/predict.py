@@ -84,7 +84,7 @@ def show(summary: Summary) -> None:
     output.say("; ".join(parts) + ".")
     if summary.broken:
         output.say(
-            f"{summary.broken} images could not be read. Their rows have the reason in the column 'error'; "
+            f"Images that could not be read: {summary.broken}. Their rows have the reason in the column 'error'; "
             "_manifest.json lists the first."
         )
 

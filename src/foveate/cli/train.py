@@ -74,6 +74,6 @@ def report(outcome: Outcome, as_json: bool) -> None:
     output.say(f"Wrote {outcome.directory / 'model'}.{best}")
     broken = outcome.history[-1]["broken"] if outcome.history else 0
     if broken:
-        output.say(f"{broken} images could not be read; warnings list them.")
+        output.say(f"Images that could not be read: {broken}; warnings list them.")
     for name, value in outcome.products.items():
         output.say(f"{name}: {value}")
