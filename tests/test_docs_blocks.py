@@ -7,8 +7,10 @@ with the reason, so that a new one has to be added on purpose.
 from __future__ import annotations
 
 import ast
+import inspect
 import sys
 import types
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ import foveate as fv
 from foveate.data.preprocessing import Preprocessing
 from foveate.evaluation.speed import measure_speed
 from foveate.report.compare import compare
+from foveate.tuning import recover, search
+from foveate.tuning.constraints import NAMES, Constraints
 from test_docs_run import PYTHON, ROOT, RUN_AS_A_WHOLE, Block
 
 NOT_RUN = {
@@ -30,9 +34,6 @@ NOT_RUN = {
         "class Loudest",
     ): "registers a method; tests/test_check_method.py runs it in a process of its own",
     ("README.md", "fv.train("): "a training run",
-    ("README.md", "fv.search("): "a search",
-    ("docs/search.md", "fv.search("): "a search",
-    ("docs/search.md", "fv.recover("): "a training run",
     ("docs/training.md", "fv.train("): "a training run",
     ("docs/training.md", "runs/dynamicvit/best"): "the result of a training run",
     ("docs/data.md", "wds:https://"): "a server",
@@ -77,6 +78,29 @@ CREATE = timm.create_model
 
 def briefly(model: Any, data: Any, **options: Any) -> Any:
     return compare(model, data, methods=["ToMe"], budgets=(0.7,), limit=4, seconds=0.001, batch_size=2)
+
+
+@cache
+def noise() -> torch.Tensor:
+    """As many images as a search and a tuning need."""
+    return torch.randn(64, 3, 56, 56, generator=torch.Generator().manual_seed(0))
+
+
+@cache
+def found_briefly() -> Any:
+    return search(small(), noise(), macs=0.8, methods=["TopK"], calibration=32, validation=32, trials=1)
+
+
+def search_briefly(*given: Any, **options: Any) -> Any:
+    """What a short search finds, if the options are those of a search."""
+    bound = inspect.signature(search).bind(*given, **options).arguments
+    Constraints(**{name: bound[name] for name in NAMES if name in bound})
+    return found_briefly()
+
+
+def recover_briefly(model: Any, images: Any, **options: Any) -> Any:
+    inspect.signature(recover).bind(model, images, **options)
+    return recover(model, noise(), steps=1, minutes=5)
 
 
 def stand_ins() -> dict[str, Any]:
@@ -128,6 +152,8 @@ def test_a_block_runs(block: Block, photos: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(photos)
     monkeypatch.setattr(timm, "create_model", create_model)
     monkeypatch.setattr(fv, "compare", briefly)
+    monkeypatch.setattr(fv, "search", search_briefly)
+    monkeypatch.setattr(fv, "recover", recover_briefly)
     monkeypatch.setattr(fv, "measure_speed", lambda *given, **own: measure_speed(*given, **own, rounds=1, warmup=1))
     module = types.ModuleType("reader")
     monkeypatch.setitem(sys.modules, module.__name__, module)

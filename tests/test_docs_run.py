@@ -176,6 +176,25 @@ def options_of(command: str) -> set[str]:
     return set(commands.choices[command]._option_string_actions)
 
 
+def options_of_scripts() -> set[str]:
+    """Those of benchmarks and of this suite's own programs, which experiments name too."""
+    scripts = [*(ROOT / "benchmarks").glob("*.py"), *(ROOT / "tests" / "breaks").glob("*.py")]
+    return {
+        f"--{found}" for path in scripts for found in re.findall(r'"(?:--)?([a-z][\w-]*)"', path.read_text("utf-8"))
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_options_in_sentences_exist(page: Path) -> None:
+    (commands,) = [action for action in PARSER._actions if isinstance(action, argparse._SubParsersAction)]
+    known = set().union(*map(options_of, commands.choices))
+    known |= options_of_scripts() if page.parent.name == "experiments" else set()
+    prose = BLOCK.sub("", page.read_text("utf-8"))
+    alone = [text for text in re.findall(r"`([^`]+)`", prose) if text.startswith("--")]
+    named = {option for text in alone for option in re.findall(r"(?<![\w-])--[a-z][\w-]*", text)}
+    assert not named - known
+
+
 def test_the_layers_are_those_that_are_tested() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     table = text.partition("## How the package reads")[2].partition("\n## ")[0]
