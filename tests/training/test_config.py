@@ -108,6 +108,10 @@ def test_the_last_change_holds_and_entries_add_up():
     config = override(config, ["model.options.b=2", "model.options.a=3"])
     assert config.schedule.epochs == 4
     assert config.model.options == {"a": 3, "b": 2}
+    nested = override(config, ["model.options.head.x=5", "model.options.head.y=6"])
+    assert nested.model.options == {"a": 3, "b": 2, "head": {"x": 5, "y": 6}}
+    with pytest.raises(ValueError, match=r"model\.options\.a\.x has too many parts: a is 3 and not a table"):
+        override(config, ["model.options.a.x=1"])
     assert override(config, ["model.options={}"]).model.options == {}
     assert override(config, []) is config
 

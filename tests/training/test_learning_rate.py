@@ -46,7 +46,7 @@ def test_a_run_may_be_a_number_of_steps():
     [
         ({"kind": "step"}, "needs them"),
         ({"milestones": (2,)}, "only step"),
-        ({"kind": "step", "milestones": (2, 4), "epochs": 4}, "beyond the end"),
+        ({"kind": "step", "milestones": (2, 4), "epochs": 4}, "beyond the end of the run of 4 epochs"),
         ({"warmup_epochs": 1, "warmup_steps": 3}, "both set"),
         ({"steps": 10, "warmup_steps": 10}, "below the 10 steps"),
         ({"epochs": 2, "warmup_epochs": 2.0}, "below the 2 epochs"),

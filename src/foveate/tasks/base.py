@@ -138,6 +138,11 @@ class Task(ABC):
 
     # -- data
 
+    def check_names(self, names: Sequence[str] | None) -> None:
+        """Raise a ValueError for another number of class names than the model predicts, as far as both are known."""
+        if names is not None and self.num_classes is not None and len(names) != self.num_classes:
+            raise ValueError(f"There are {len(names)} class names, but the model predicts {self.num_classes} classes.")
+
     @classmethod
     def option_types(cls) -> dict[str, Any]:
         """Return the options of its own by name, with their types; recipes set them as ``data.options``."""

@@ -114,8 +114,7 @@ class Classification(Task):
     ) -> Opened:
         """Open the data with the model's class names: a folder numbers its classes only by what it contains."""
         options["allow_empty_classes"] = True
-        if names is not None and self.num_classes is not None and len(names) != self.num_classes:
-            raise ValueError(f"There are {len(names)} class names, but the model predicts {self.num_classes} classes.")
+        self.check_names(names)
         mismatch = ""
         try:
             data = open_for_evaluation(source, split, classes=names, **options)

@@ -94,11 +94,10 @@ class Detection(Task):
         own: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Opened:
-        if names is not None and len(names) != self.num_classes:
-            raise ValueError(f"There are {len(names)} class names, but the model predicts {self.num_classes} classes.")
+        self.check_names(names)
         data = split_for_evaluation(self.open, source, split, classes=names, **options)
         why = ""
-        if data.num_classes != self.num_classes:
+        if self.num_classes is not None and data.num_classes != self.num_classes:
             why = f"{source} has {data.num_classes} classes, but the model predicts {self.num_classes}."
         return Opened(data, dataclasses.replace(self, classes=data.classes), why)
 

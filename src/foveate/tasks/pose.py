@@ -143,7 +143,10 @@ class Pose(Task):
         if names is not None and tuple(names) != data.classes:
             raise DataError(f"{source} has other keypoints than expected: {len(data.classes or ())}, not {len(names)}.")
         if count not in (None, data.num_classes):
-            raise DataError(f"{source} has {data.num_classes} keypoints, but num_classes={count}.")
+            raise DataError(
+                f"{source} has {data.num_classes} keypoints, but data.num_classes={count}. "
+                f"Train for those of the data: --set data.num_classes={data.num_classes}."
+            )
         return data
 
     def open_matching(

@@ -110,8 +110,7 @@ class Segmentation(Task):
         own: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Opened:
-        if names is not None and self.num_classes is not None and len(names) != self.num_classes:
-            raise ValueError(f"There are {len(names)} class names, but the model predicts {self.num_classes} classes.")
+        self.check_names(names)
         data = split_for_evaluation(self.open, source, split, own=own, **options)
         why = ""
         if self.num_classes is None:

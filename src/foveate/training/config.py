@@ -331,13 +331,24 @@ def override(config: TrainConfig, changes: Sequence[str]) -> TrainConfig:
         path = current_name(path.strip())
         section, name, key = (*path.split(".", 2), "")[:3]
         kind = _value_type(section, name)
-        if key and (typing.get_origin(kind) is not dict or "." in key):
+        if key and typing.get_origin(kind) is not dict:
             raise ValueError(f"{path} has too many parts: {section}.{name} takes {type_in_words(kind)}.")
         value = value_from_text(text.strip(), dict if key else kind, path)
         if key:  # an entry of a section's own options, model.options.drop_path_rate=0.1
-            value = getattr(getattr(config, section), name) | {key: value}
+            value = _with_entry(getattr(getattr(config, section), name), key, value, path)
         config = _replaced(config, section, name, checked_value(value, kind, path))
     return config
+
+
+def _with_entry(table: Mapping[str, Any], key: str, value: Any, path: str) -> dict[str, Any]:
+    """``table`` with one entry changed; ``head.channels`` is an entry of the table ``head`` in it."""
+    name, dot, rest = key.partition(".")
+    if not dot:
+        return {**table, name: value}
+    inner = table.get(name, {})
+    if not isinstance(inner, Mapping):
+        raise ValueError(f"{path} has too many parts: {name} is {inner!r} and not a table of values.")
+    return {**table, name: _with_entry(inner, rest, value, path)}
 
 
 def set_values(config: TrainConfig, values: Mapping[str, Any]) -> TrainConfig:

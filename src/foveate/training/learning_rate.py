@@ -51,7 +51,11 @@ def check_schedule(section: ScheduleSection, epoch_steps: int) -> None:
             "has milestones, and needs them."
         )
     if section.milestones and decay_steps(section, epoch_steps)[-1] >= total:
-        raise ValueError(f"schedule.milestones={list(section.milestones)} reach beyond the end of the run.")
+        unit, end = ("steps", total) if section.steps else ("epochs", section.epochs)
+        raise ValueError(
+            f"schedule.milestones={list(section.milestones)} reach beyond the end of the run of {end} {unit}."
+            f" Name {unit} of it: --set schedule.milestones={end * 2 // 3},{end * 11 // 12}."
+        )
 
 
 def warmup_length(section: ScheduleSection, epoch_steps: int) -> int:
