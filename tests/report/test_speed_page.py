@@ -1,5 +1,6 @@
 """The page of ``foveate speed``: what its plots and sentences say."""
 
+import dataclasses
 import re
 from html.parser import HTMLParser
 
@@ -47,6 +48,15 @@ def test_a_sentence_says_from_where_a_method_pays(speed_ups, words):
     assert words in said
     assert "with 50% of the MACs" in said
     assert "Choosing tokens takes 20% of its time there" in said
+
+
+def test_a_busy_machine_is_named_above_the_figures():
+    quiet, busy = row(224, 2.0), row(448, 2.0)
+    busy = busy._replace(result=dataclasses.replace(busy.result, speed_up_quartiles=(1.8, 2.1)))
+    assert "not quiet" not in page.render_speed("a model", [quiet])
+    text = page.render_speed("a model", [quiet, busy])
+    assert "not quiet: 1 of 2 speed-ups vary by more than 10%" in text
+    assert text.index("not quiet") < text.index("<main>")
 
 
 def test_lines_are_where_the_numbers_are():

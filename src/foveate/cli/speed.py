@@ -24,7 +24,6 @@ RATES = ("un-\nreduced\nimg/s", "reduced\nimg/s", "free\nslice\nimg/s")
 COLUMNS = ("method", "batch", *RATES, "speed-\nup", "MAC\nratio", "realized", "efficiency")
 PIXEL_COLUMNS = ("size", "method", "batch", "un-\nreduced\nns/px", "reduced\nns/px", "free\nslice\nns/px")
 MEMORY_COLUMNS = ("un-\nreduced\nMiB", "reduced\nMiB", "free\nslice\nMiB")
-WIDE_SPREAD = 0.1  # between the quartiles of a speed-up, relative to its median
 
 
 def run(args: argparse.Namespace) -> int:
@@ -152,7 +151,7 @@ def notes_on_noise(rows: Sequence[SpeedRow]) -> list[str]:
     for row in rows:
         result = row.result
         first, third = result.speed_up_quartiles
-        if third - first > WIDE_SPREAD * result.speed_up:
+        if row.noisy:
             notes.append(
                 f"Noisy: {row.method} at batch {result.batch_size} sped up {first:.2f}x to "
                 f"{third:.2f}x in the middle half of its {result.rounds} rounds. Free the machine or raise --seconds."

@@ -183,7 +183,7 @@ COLUMNS: tuple[Column, ...] = (
     ),
     Column(
         "images_per_second",
-        "images per second, with the batch size and threads given below",
+        "images per second (and milliseconds per image), with the batch size and threads given below",
         "Images/s",
         "img/s",
         "the speed-up times one rate, the median of all timings of the unreduced model in this run, so a slow "

@@ -20,6 +20,8 @@ WIDTH, HEIGHT = 360, 230
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 14, 34
 """Margins around the plot area, for the labels of the axes."""
 TICKS = 4
+WIDE_SPREAD = 0.1
+"""Between the quartiles of a speed-up, relative to its median."""
 NO_BASE_NO_FORM = "base-uri 'none'; form-action 'none'"
 HEADS = ("Method", "Image", "Batch", "Speed-up", "Of the free slice's speed", "Nanoseconds per pixel", "Peak MiB")
 
@@ -35,6 +37,12 @@ class SpeedRow(NamedTuple):
         """The method as the command line writes it."""
         assert self.reduction.method is not None
         return method_text(self.reduction.method)
+
+    @property
+    def noisy(self) -> bool:
+        """Whether its rounds disagree, which is a sign of a busy machine."""
+        first, third = self.result.speed_up_quartiles
+        return third - first > WIDE_SPREAD * self.result.speed_up
 
     @property
     def size(self) -> str:
@@ -66,6 +74,7 @@ def render_speed(model: str, rows: Sequence[SpeedRow]) -> str:
         "style": style,
         "model": escape(model),
         "setting": f'<p class="lead">{escape(shared)}</p>' if shared else "",
+        "noise": _noise(rows),
         "times": _panels(panels, [row.result.ns_per_pixel for row in rows], "nanoseconds per pixel"),
         "memory": _memory(panels, rows),
         "table": _table(rows),
@@ -84,6 +93,16 @@ def _shared(panels: Sequence[tuple[str, str, int]]) -> str:
     """Schedule and batch size in words, if all panels have the same and differ by method; otherwise empty."""
     settings = {(schedule, batch) for _, schedule, batch in panels}
     return "" if len(settings) > 1 else "{}, batch {}".format(*settings.pop())
+
+
+def _noise(rows: Sequence[SpeedRow]) -> str:
+    """A notice above all figures if some were measured on a busy machine."""
+    noisy = sum(row.noisy for row in rows)
+    text = (
+        f"The machine was not quiet: {noisy} of {len(rows)} speed-ups vary by more than {WIDE_SPREAD:.0%} between "
+        "rounds. Do not trust small differences; measure again when nothing else is running."
+    )
+    return f'<p class="notice">{text}</p>' if noisy else ""
 
 
 def _memory(panels: dict[tuple[str, str, int], list[SpeedRow]], rows: Sequence[SpeedRow]) -> str:
