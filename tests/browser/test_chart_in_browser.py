@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from browser.example_report import FIGURES
+import dataclasses
+
+import pytest
+
+from browser.example_report import FIGURES, comparison
 from browser.opening import MEASURED, opened, points
+from foveate.report.page import render
 
 
 def test_the_chart_shows_one_point_for_each_measured_setting(page):
@@ -135,3 +140,25 @@ def test_methods_are_named_beside_their_marks(page):
     named = page.locator("#plot text.method").all_text_contents()
     assert named
     assert set(named) <= {row[0] for row in FIGURES}
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"latency_ms": 120.0}, "asked: at most 120 ms a batch"),
+        ({"speedup": 1.5}, "asked: at least 1.5\N{MULTIPLICATION SIGN}"),
+    ],
+)
+def test_what_was_asked_is_a_line_in_the_words_of_the_question(browser, tmp_path, asked, words):
+    whole = comparison()
+    (tmp_path / "asked.html").write_text(
+        render(dataclasses.replace(whole, options=whole.options | {"asked": asked})), encoding="utf-8"
+    )
+    with opened(browser, tmp_path / "asked.html") as page:
+        assert page.locator("#plot text.asked").all_text_contents() == [words]
+        line = page.locator("#plot line.asked").bounding_box()["x"]
+        least = 16 / 0.12 if "latency_ms" in asked else 150.0  # images per second
+        for point in points(page).all():
+            box = point.locator("use").bounding_box()
+            rate = FIGURES[int(point.get_attribute("data-entry"))][5]
+            assert (box["x"] + box["width"] / 2 > line) == (rate > least)

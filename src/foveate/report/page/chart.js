@@ -158,7 +158,8 @@
       parts.push(draw("line", { class: "asked", x1: x(right), x2: x(right), y1: box.top, y2: box.bottom }));
       const [end, shift] = x(right) > (box.left + box.right) / 2 ? ["end", -5] : ["start", 5];
       const place = { class: "asked", x: x(right) + shift, y: box.bottom - 6, "text-anchor": end };
-      parts.push(draw("text", place, `asked: at least ${plain(right)} img/s`));
+      const bound = asked.latency_ms ? `at most ${plain(asked.latency_ms)} ms a batch` : `at least ${plain(asked.speedup)}×`;
+      parts.push(draw("text", place, `asked: ${bound}`));
     }
     return parts;
   }
