@@ -188,7 +188,7 @@ def measured(args: argparse.Namespace, size: int) -> Iterator[tuple[object, ...]
             f"{found[:, 1].mean():.4f}",
             f"{lost.mean():.4f}",
             f"{lost.std() / len(lost) ** 0.5:.4f}",
-            None if speed is None else f"{speed.speedup:.2f}",
+            None if speed is None else f"{speed.speed_up:.2f}",
         )
 
 
