@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from browser.example_report import FIGURES, comparison
+from browser.example_report import FIGURES, comparison, entry
 from browser.opening import MEASURED, opened, points
 from foveate.report.page import render
 
@@ -73,6 +73,18 @@ def test_a_close_view_leaves_out_what_is_far_below(page):
     page.get_by_role("radio", name="near the front").check()
     assert points(page).count() == len(MEASURED) - 1  # HVT, at 61 %
     assert "1 far below the front is not shown." in page.locator("figcaption").inner_text()
+
+
+def test_a_single_setting_far_below_does_not_squeeze_the_others(browser, tmp_path):
+    near = [dataclasses.replace(entry(row, True), agreement=99.0 + 0.01 * n) for n, row in enumerate(FIGURES[:-1])]
+    far = dataclasses.replace(near[4], agreement=15.0, label="Ward")
+    made = comparison(entries=(*near, *near[2:], *near[2:], far))
+    (tmp_path / "far.html").write_text(render(made), encoding="utf-8")
+    with opened(browser, tmp_path / "far.html") as page:
+        assert page.get_by_role("radio", name="near the front").is_checked()
+        assert "far below the front" in page.locator("figcaption").inner_text()
+        page.get_by_role("radio", name="all settings").check()
+        assert points(page).count() == len(made.entries)
 
 
 def test_without_labels_there_is_no_accuracy_to_switch_to(browser, report):

@@ -18,7 +18,7 @@
   };
   const ups = ["agreement", "top1"].filter(has);
   const rights = ["images_per_second", "mac_ratio"].filter(has);
-  const state = { x: rights[0], y: ups[0], zoom: "all", hidden: new Set(), points: [] };
+  const state = { x: rights[0], y: ups[0], zoom: squeezed(ups[0]) ? "near" : "all", hidden: new Set(), points: [] };
 
   const layers = {};
   for (const name of ["axes", "lines", "points", "names"]) {
@@ -59,6 +59,13 @@
     points[order[place]].focus();
   }
 
+  /** Whether a few settings far below would leave the others less than half of the height. */
+  function squeezed(axis) {
+    const values = entries.map((entry) => entry[axis]).filter((value) => value !== null);
+    const middle = (Math.min(...values) + Math.max(...values)) / 2;
+    return values.filter((value) => value < middle).length < 0.05 * values.length;
+  }
+
   function known(index) {
     const entry = entries[index];
     return entry[state.x] !== null && entry[state.y] !== null && !state.hidden.has(entry.label);
@@ -89,7 +96,8 @@
     if (!values.length) return [0, 1];
     const [low, high] = [Math.min(...values), Math.max(...values)];
     const room = (high - low || Math.abs(high) || 1) * 0.08;
-    return [Math.max(0, low - room), high + room];
+    // a level front stays at the top: nothing is above 100 %
+    return [Math.max(0, low - room), high + (axis === state.y && low === high ? 0.08 * room : room)];
   }
 
   function ticks([low, high], number) {
@@ -194,7 +202,7 @@
     for (const label of [...series.keys()].filter((one) => !told.has(one))) {
       // each method by its name, so that methods of one kind are told apart without their color
       const own = visible.filter((index) => entries[index].label === label);
-      const width = label.length * 6.2 + 4;
+      const width = label.length * 6.6 + 8;
       for (const index of own.reverse()) {
         const [cx, cy] = place(index);
         const spots = [[cx - width / 2, cy - 26], [cx - width / 2, cy + 10], [cx + 11, cy - 8], [cx - 11 - width, cy - 8]];
@@ -294,7 +302,7 @@
   };
   choices(document.getElementById("chart-y"), ups.map((axis) => [axis, AXES[axis].text]), set("y"));
   choices(document.getElementById("chart-x"), rights.map((axis) => [axis, AXES[axis].text]), set("x"));
-  choices(document.getElementById("chart-zoom"), [["all", "all settings"], ["near", "near the front"]], set("zoom"));
+  choices(document.getElementById("chart-zoom"), [["all", "all settings"], ["near", "near the front"]], set("zoom"), state.zoom);
   makeLegend();
   report.onChoose(pick);
   document.getElementById("chart").hidden = false;

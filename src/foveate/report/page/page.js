@@ -37,10 +37,10 @@ const report = (() => {
   }
 
   /** Add radio buttons for a choice. */
-  function choices(fieldset, options, change) {
-    options.forEach(([value, text], place) => {
+  function choices(fieldset, options, change, first = options[0][0]) {
+    options.forEach(([value, text]) => {
       const input = make("input", { type: "radio", name: fieldset.id, value, onchange: () => change(value) });
-      input.checked = place === 0;
+      input.checked = value === first;
       fieldset.append(make("label", {}, input, make("span", {}, text)));
     });
   }
