@@ -182,4 +182,33 @@ BREAKS: list[Break] = [
         "likeness.topk",
         EMBEDDING + "recall_is_that_of_plain_loops",
     ),
+    broken(
+        "the table of runtimes stops the page's script",
+        "report/page/page.js",
+        "[...table.tHead.rows[0].cells]",
+        '[...document.querySelectorAll("thead th")]',
+        "browser/test_page_in_browser.py::test_other_runtimes_leave_the_chart_the_maps_and_the_sorting_alone",
+    ),
+    broken(
+        "a latency in seconds is taken for milliseconds",
+        "tuning/constraints.py",
+        "if milliseconds < SHORTEST_MS:",
+        "if False:",
+        "tuning/test_search.py::test_a_latency_in_seconds_is_refused",
+        "report/test_compare_decision.py::test_questions_that_mean_nothing_are_refused",
+    ),
+    broken(
+        "a search that shows nothing to whoever watches",
+        "tuning/searching.py",
+        "with shown_progress(progress) as told:",
+        "with shown_progress(progress or (lambda *_: None)) as told:",
+        "evaluation/test_bars.py::test_search_and_recover_draw_a_bar_for_whoever_watches",
+    ),
+    broken(
+        "the CSV beside images is not named",
+        "data/folder.py",
+        "if not tables:",
+        "if True:",
+        "data/test_small_folders.py::test_labels_in_a_csv_beside_the_images_are_named_with_the_line_that_uses_them",
+    ),
 ]
