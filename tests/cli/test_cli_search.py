@@ -31,11 +31,25 @@ def photos(tmp_path_factory):
 
 def test_it_finds_prints_and_writes(saved, photos, tmp_path, capsys):
     out = tmp_path / "found.json"
-    words = ["search", saved, "--data", photos, "--for", "macs<=0.7", "--method", "topk", "--trials", "2"]
+    words = [
+        "search",
+        saved,
+        "--data",
+        photos,
+        "--for",
+        "macs<=0.7",
+        "--method",
+        "topk",
+        "--trials",
+        "2",
+        "--seconds",
+        "0.05",
+    ]
     assert main([*words, "--out", str(out), "--workers", "0"]) == 0
     shown = capsys.readouterr().out
     assert "fv.reduce_(model, fv.TopK(), fv.Keep(" in shown
     assert "other images" in shown
+    assert max(map(len, shown.splitlines())) < 160  # a table that fits a screen: methods without their defaults
     found = json.loads(out.read_text())
     assert found["met"]
     assert fv.Reduction.from_dict(found["reduction"]).method == fv.TopK()
@@ -50,6 +64,8 @@ def test_it_finds_prints_and_writes(saved, photos, tmp_path, capsys):
         (["--for", "macs<=0.5", "--data", "nowhere"], "nowhere"),
         (["--for", "macs<=0.5", "--method", "nonsense"], "nonsense"),
         (["--for", "agreement>=99"], "For 99 % write 0.99"),
+        (["--for", "macs<=0.5", "--optimize", "memory"], "quality is optimized"),
+        (["--for", "memory<=5"], "Write 5MiB or 5GiB"),
     ],
 )
 def test_wrong_questions_are_one_line_and_load_nothing(photos, words, said, capsys, tmp_path):

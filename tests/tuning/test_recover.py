@@ -7,6 +7,7 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 
 import foveate as fv
+from foveate.models.dense import dense_model
 from foveate.tuning import recovering
 from foveate.tuning.recovering import divergence, random_crops
 from foveate_cli.main import main
@@ -72,6 +73,8 @@ def test_the_divergences_match_plain_formulas():
     one, two = torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(0))
     p, q = two.softmax(1), one.softmax(1)
     assert divergence(one, two, True) == pytest.approx(float((p * (p / q).log()).sum() / 5), rel=1e-5)
+    maps = [torch.stack([logits, logits.flip(0)], dim=2).unsqueeze(3) for logits in (one, two)]  # (5, 7, 2, 1)
+    assert divergence(*maps, True) == pytest.approx(float(divergence(one, two, True)), rel=1e-5)
     cosines = [float(a @ b / (a.norm() * b.norm())) for a, b in zip(one, two, strict=True)]
     assert divergence(one, two, False) == pytest.approx(1 - sum(cosines) / 5, rel=1e-4)
 
@@ -87,6 +90,14 @@ def test_crops_show_a_part_of_their_own_image():
     assert (slopes < 0).any()
     assert slopes.abs().max() <= 1 / 29 + 1e-4
     assert slopes.abs().min() < 0.8 / 29  # and some are enlarged
+
+
+def test_masks_follow_those_of_the_unreduced_model(photos):
+    torch.manual_seed(0)
+    model = fv.reduce_(dense_model(make("timm-cls"), "linear", 4).eval(), "ToMe", fv.Keep({0: 20, 1: 10}))
+    found = fv.recover(model, photos, steps=20, lr=1e-4, batch_size=16, minutes=5)
+    assert found.after.divergence < found.before.divergence
+    assert "of pixels unchanged" in str(found)
 
 
 def test_a_model_without_classes_follows_by_its_embedding(photos):

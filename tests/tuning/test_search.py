@@ -1,5 +1,6 @@
 """A constraint in, a reduction out: the search keeps what it is asked to keep, or says that it cannot."""
 
+import copy
 import importlib
 import json
 from types import SimpleNamespace
@@ -8,13 +9,15 @@ import pytest
 import torch
 
 import foveate as fv
+from foveate.evaluation.memory import peak_memory
+from foveate.models.dense import dense_model
 from foveate.tuning.constraints import Constraints, UnmetConstraint, parse_constraint
 from foveate.tuning.expenses import Macs, Seconds, _at, _quadratic
 from foveate.tuning.judging import Judge, task_of
 from zoo import make
 
-searching = importlib.import_module("foveate.tuning.searching")
-FEW = {"calibration": 40, "validation": 40, "trials": 3}
+strategy = importlib.import_module("foveate.tuning.strategy")
+FEW = {"calibration": 40, "validation": 40, "trials": 3, "seconds": 0.02}
 
 
 @pytest.fixture(scope="module")
@@ -127,12 +130,71 @@ def test_bounds_on_time_are_met_by_predicted_times_and_then_measured(model, phot
         ratio = fv.cost(model).macs / fv.cost(reduction.apply_(make("timm-cls"))).macs
         return SimpleNamespace(speed_up=0.98 * ratio)
 
-    monkeypatch.setattr(searching, "Seconds", Predicted)
-    monkeypatch.setattr(searching, "measure_speed", measured)
+    monkeypatch.setattr(strategy, "Seconds", Predicted)
+    monkeypatch.setattr(strategy, "measure_speed", measured)
     found = fv.search(model, photos, methods=["TopK"], batch_size=4, **bound, **FEW)
     assert found.met
     assert found.best.predicted_speedup >= 1.3
     assert found.best.speedup == pytest.approx(0.98 * found.best.predicted_speedup)
+
+
+def test_the_fastest_that_keeps_a_quality_is_timed(model, photos, monkeypatch):
+    class Backwards(Macs):
+        """A machine on which the third block takes all the time."""
+
+        def __init__(self, model, methods, batch_size, exact):
+            super().__init__(fv.inspect(model).shape(), exact)
+
+        def of_block(self, method, block, before, after):
+            return super().of_block(method, block, before, after) * (1e3 if block == 2 else 1e-3)
+
+        def whole(self):
+            return self.total(fv.TopK(), (36,) * 4, 36)
+
+    monkeypatch.setattr(strategy, "Seconds", Backwards)
+    monkeypatch.setattr(strategy, "measure_speed", lambda *_, **__: SimpleNamespace(speed_up=1.5))
+    found = fv.search(model, photos, agreement=0.5, optimize="latency", methods=["TopK"], **FEW)
+    assert found.best.speedup == 1.5
+    assert found.best.predicted_speedup > 1
+    assert found.to_dict()["optimized"] == "latency"
+    assert "1.50x faster" in str(found)
+
+
+def test_a_bound_on_memory_is_met_by_a_measured_peak(model, photos):
+    tokens = torch.zeros(64, 3, 24, 24)
+    whole = peak_memory(model, tokens)
+    least = peak_memory(fv.reduce_(make("timm-cls"), fv.TopK(), fv.Keep({0: 3})), tokens)
+    bound = {"memory_mib": (whole + least) / 2, "batch_size": 64}
+    found = fv.search(model, photos, methods=["TopK"], **bound, **FEW)
+    assert found.best.memory_mib <= bound["memory_mib"] < whole
+    assert peak_memory(found.apply_(make("timm-cls")), tokens) == pytest.approx(found.best.memory_mib, rel=0.05)
+    assert found.to_dict()["unreduced_memory_mib"] == pytest.approx(whole, rel=0.05)
+    with pytest.raises(UnmetConstraint, match=r"No method reaches memory <= 0.001 MiB.*The nearest: .* unreduced"):
+        fv.search(model, photos, methods=["TopK"], memory_mib=0.001, **FEW)
+    smallest = fv.search(model, photos, agreement=0.5, optimize="memory", methods=["TopK"], batch_size=64, **FEW)
+    assert smallest.best.memory_mib == min(one.memory_mib for one in smallest.finalists) < whole
+
+
+@pytest.mark.parametrize("bound", [{"agreement": 0.7}, {"miou": 0.3}, {"macs": 0.7}], ids=["pixels", "miou", "macs"])
+def test_masks_are_compared_with_those_of_the_unreduced_model(photos, bound):
+    torch.manual_seed(0)
+    dense = dense_model(make("timm-cls"), "linear", 4).eval()
+    found = fv.search(dense, photos, methods=["ToMe"], **bound, **FEW)
+    assert found.best.macs < 1
+    reduced = found.apply_(copy.deepcopy(dense))
+    with torch.no_grad():
+        ours, theirs = (one(photos[40:], upsample=False).argmax(1) for one in (reduced, dense))
+    if "miou" in bound:
+        ratios = [((ours == c) & (theirs == c)).sum() / ((ours == c) | (theirs == c)).sum() for c in theirs.unique()]
+        assert found.best.judged.quality == pytest.approx(float(torch.stack(ratios).mean()), abs=1e-4)
+    else:
+        assert found.best.judged.quality == pytest.approx(float((ours == theirs).float().mean()), abs=1e-4)
+        assert "of pixels unchanged" in str(found)
+
+
+def test_models_whose_predictions_need_labels_are_refused(photos):
+    with pytest.raises(ValueError, match="is for pose, whose predictions cannot be compared without labels"):
+        fv.search(dense_model(make("timm-cls"), "heatmaps", 5), photos, macs=0.7)
 
 
 def test_times_of_blocks_are_fitted_by_a_quadratic():
@@ -154,7 +216,10 @@ BAD = [
     ({"agreement": 99}, "share of at most 1"),
     ({"macs": 0}, "above 0"),
     ({"macs": 0.5, "speedup": 2.0}, "takes one of them"),
-    ({"cosine": 0.9}, "predicts classes. Use agreement"),
+    ({"cosine": 0.9}, "this model predicts classes. Use agreement"),
+    ({"miou": 0.9}, "this model predicts classes. Use agreement"),
+    ({"macs": 0.5, "optimize": "latency"}, "is for a bound on quality"),
+    ({"agreement": 0.9, "optimize": "speed"}, "one of macs, latency, memory"),
     ({"macs": 0.5, "methods": ["ClusterAttention"]}, "cannot be searched"),
     ({"macs": 0.5, "methods": ["nonsense"]}, "nonsense"),
     ({"macs": 0.5, "calibration": 0}, "at least 1"),
@@ -186,6 +251,9 @@ def test_a_reduced_model_is_refused(photos):
         ("latency<=0.5s", {"latency_ms": 500}),
         ("speedup>=2x", {"speedup": 2.0}),
         ("macs=40%", {"macs": 0.4}),
+        ("miou>=0.95", {"miou": 0.95}),
+        ("memory<=200MiB", {"memory_mib": 200}),
+        ("memory<=1.5 GiB", {"memory_mib": 1536}),
     ],
 )
 def test_constraints_are_read_from_text(text, expected):
@@ -194,10 +262,10 @@ def test_constraints_are_read_from_text(text, expected):
 
 
 @pytest.mark.parametrize(
-    "text", ["agreement<=0.9", "speed>=2", "macs", "macs<=x", "latency>=3ms", "macs<=0.4.1", "macs<=4ms"]
+    "text", ["agreement<=0.9", "speed>=2", "macs", "macs<=x", "latency>=3ms", "macs<=0.4.1", "macs<=4ms", "memory<=200"]
 )
 def test_wrong_constraints_are_refused(text):
-    with pytest.raises(ValueError, match=r"constraint|bounded by|number|wrong unit"):
+    with pytest.raises(ValueError, match=r"constraint|bounded by|number|wrong unit|Write 200MiB or 200GiB"):
         parse_constraint(text)
 
 

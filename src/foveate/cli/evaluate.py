@@ -90,10 +90,15 @@ def requested_task(args: argparse.Namespace, model: nn.Module) -> tuple[type[Tas
 def named_task(args: argparse.Namespace) -> tuple[str | None, dict[str, Any]]:
     """The name of the task before the model is loaded, and its options; None if only the model can tell."""
     stored, kept = read_task(Path(args.model))
-    head = split_name(args.model)[1]
-    by_name = find_head(head).task if head else None if Path(args.model).is_dir() else "classification"
-    name = args.task or stored or by_name
+    otherwise = None if Path(args.model).is_dir() else "classification"
+    name = args.task or task_by_name(args.model) or otherwise
     return name, (kept if name == stored else {}) | parse_options(args.task_options)
+
+
+def task_by_name(model: str) -> str | None:
+    """The task that a folder of a trained model or the name of a head tells; None if they tell nothing."""
+    stored, head = read_task(Path(model))[0], split_name(model)[1]
+    return stored or (find_head(head).task if head else None)
 
 
 def known_task(args: argparse.Namespace) -> str | None:

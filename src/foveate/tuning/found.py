@@ -24,14 +24,16 @@ class Finalist:
 
     reduction: Reduction
     macs: float
-    """Share of the unreduced model's MACs."""
+    """Share of the unreduced model's MACs; of a dense model, of its encoder's."""
     calibrated: Judged
     """On the images that chose it."""
     judged: Judged
     """On the others."""
     predicted_speedup: float | None = None
     speedup: float | None = None
-    """Measured on this machine, if the constraint is on time."""
+    """Measured on this machine: of the best, and of all finalists if time is what counts."""
+    memory_mib: float | None = None
+    """Peak of a pass beyond weights and images, if memory is what counts."""
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -44,6 +46,7 @@ class Finalist:
             "images": self.judged.images,
             "predicted_speedup": self.predicted_speedup,
             "speedup": self.speedup,
+            "memory_mib": self.memory_mib,
         }
 
 
@@ -88,9 +91,10 @@ class Found:
 
     def __str__(self) -> str:
         judged = self.best.judged
-        what = "of decisions unchanged" if judged.of_decisions else "cosine"
-        faster = "" if self.best.speedup is None else f", {self.best.speedup:.2f}x faster"
+        more = "" if self.best.speedup is None else f", {self.best.speedup:.2f}x faster"
+        more += "" if self.best.memory_mib is None else f", a peak of {self.best.memory_mib:.1f} MiB"
         return (
-            f"{self.reduction}: {self.best.macs:.3f} of the MACs{faster}, "
-            f"{100 * judged.quality:.1f} +- {100 * judged.standard_error:.1f} % {what} on {judged.images} other images"
+            f"{self.reduction}: {self.best.macs:.3f} of the MACs{more}, "
+            f"{100 * judged.quality:.1f} +- {100 * judged.standard_error:.1f} % {judged.what} on {judged.images} "
+            "other images"
         )

@@ -10,13 +10,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from foveate.adapters import copy_reducible, inspect
+from foveate import tasks
+from foveate.adapters import copy_reducible
 from foveate.data.loader import Loader
 from foveate.data.preprocessing import Preprocessing
 from foveate.data.source import ImageData, drawn_from
 from foveate.evaluation.side_by_side import first_images
 from foveate.reductions import Reduction
 from foveate.tasks import Task, find_task
+from foveate.tuning.constraints import Quality
 
 FEWEST_IMAGES = 32
 """Fewer calibration images tell nothing about a share of decisions."""
@@ -29,22 +31,24 @@ class Judged(NamedTuple):
     divergence: float
     """Mean KL divergence of predictions, or one minus the mean cosine of embeddings."""
     quality: float
-    """Share of unchanged decisions, or mean cosine."""
+    """Share of unchanged decisions or pixels, mean IoU with the unreduced model's masks, or mean cosine."""
     images: int
-    of_decisions: bool = True
-    """Whether the quality is a share of decisions; otherwise it is a cosine."""
+    what: str = "of decisions unchanged"
+    """The quality in words."""
 
     @property
     def standard_error(self) -> float:
-        """Of a share of decisions; for a cosine, an upper limit."""
+        """Of a share of decisions; for the other qualities, an upper limit."""
         return math.sqrt(max(self.quality * (1 - self.quality), 0.25 / self.images) / self.images)
 
 
 class Judge:
     """The outputs of the unreduced model on some images, to which others are compared."""
 
-    def __init__(self, model: nn.Module, images: Tensor, task: Task) -> None:
+    def __init__(self, model: nn.Module, images: Tensor, task: Task, quality: Quality | None = None) -> None:
+        """``quality`` chooses between several that a task has; None takes its first."""
         self.model, self.images, self.task = model, images, task
+        self.quality = quality or qualities_of(task)[0]
         self.reference = [self._predicted(model, batch) for batch in images.split(BATCH)]
 
     def judge(self, reduction: Reduction, limit: int | None = None) -> Judged:
@@ -55,12 +59,18 @@ class Judge:
         """Compare another model on the first ``limit`` images."""
         metrics = self.task.metrics()
         for batch, reference in zip(self.images[:limit].split(BATCH), self.reference, strict=False):
-            targets = self.task.unknown_like(torch.zeros(len(batch), dtype=torch.long))
-            metrics.update(self._predicted(reduced, batch), targets, reference[: len(batch)])
+            whole = reference[: len(batch)]
+            # nobody's labels; masks are compared with those of the unreduced model
+            targets = whole.argmax(dim=1) if self.quality == "miou" else self.task.read_targets(None, len(batch))
+            metrics.update(self._predicted(reduced, batch), targets, whole)
         found = metrics.compute()
-        if "cosine" in found:
-            return Judged(1 - found["cosine"], found["cosine"], metrics.images, of_decisions=False)
-        return Judged(found["kl"], found["agreement"] / 100, metrics.images)
+        if self.quality == "cosine":
+            return Judged(1 - found["cosine"], found["cosine"], metrics.images, self._in_words())
+        return Judged(found["kl"], found[self.quality] / 100, metrics.images, self._in_words())
+
+    def _in_words(self) -> str:
+        words = {"cosine": "cosine", "miou": "mIoU with the unreduced model's masks"}
+        return words.get(self.quality, f"of {self.task.agreement_of} unchanged")
 
     @torch.inference_mode()
     def _predicted(self, model: nn.Module, images: Tensor) -> Any:
@@ -68,9 +78,31 @@ class Judge:
         return self.task.predict(model, images.to(reference.device, reference.dtype))
 
 
+QUALITIES_OF: dict[str, tuple[Quality, ...]] = {
+    "classification": ("agreement",),
+    "segmentation": ("agreement", "miou"),
+    "embedding": ("cosine",),
+}
+
+
+def qualities_of(task: Task) -> tuple[Quality, ...]:
+    """The qualities that need no labels, for a task."""
+    return QUALITIES_OF[task.name]
+
+
 def task_of(model: nn.Module) -> Task:
-    """Classification if the model predicts classes, else its embedding."""
-    return find_task("classification" if inspect(model).num_classes is not None else "embedding").for_model(model)
+    """The task that the model's head is for; without a head, its embedding.
+
+    Raises:
+        ValueError: if predictions of this task cannot be compared without labels.
+    """
+    name = tasks.task_of(model)
+    if name not in QUALITIES_OF:
+        raise ValueError(
+            f"This {type(model).__name__} is for {name}, whose predictions cannot be compared without labels, as those "
+            "of classifiers, encoders and models for segmentation can. Compare budgets by foveate eval."
+        )
+    return find_task(name).for_model(model)
 
 
 def read_images(

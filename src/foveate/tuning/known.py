@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from foveate.files import FORMAT, check_writable, read_json, sealed, unsealed, write_text
 from foveate.reductions import Reduction
 from foveate.tasks import Task
+from foveate.tuning.constraints import Quality
 from foveate.tuning.judging import Judge, Judged
 
 SECONDS_BETWEEN_WRITES = 2.0
@@ -23,13 +24,13 @@ AGAIN = "Use another file to measure anew."
 class Known:
     """What settings of one model did on the same images, by setting and number of images."""
 
-    def __init__(self, path: str | PathLike[str], model: nn.Module, images: Tensor) -> None:
+    def __init__(self, path: str | PathLike[str], model: nn.Module, images: Tensor, quality: str) -> None:
         """Read the file if there is one.
 
         Raises:
-            ValueError: if it is damaged, or belongs to another model or other images.
+            ValueError: if it is damaged, or belongs to another model, other images or another quality.
         """
-        self.path, self.identity = Path(path), fingerprint(model, images)
+        self.path, self.identity = Path(path), f"{fingerprint(model, images)} {quality}"
         self.found: dict[str, Judged] = {}
         self.written_at = 0.0
         if not self.path.exists():
@@ -37,7 +38,9 @@ class Known:
             return
         stored = unsealed(read_json(self.path), self.path, AGAIN)
         if stored.get("identity") != self.identity:
-            raise ValueError(f"{self.path} has measurements of another model or of other images. {AGAIN}")
+            raise ValueError(
+                f"{self.path} has measurements of another model or of other images, or of another quality. {AGAIN}"
+            )
         try:
             self.found = {key: Judged(*values) for key, values in stored["measured"].items()}
         except (AttributeError, KeyError, TypeError) as error:
@@ -64,8 +67,10 @@ class Known:
 class RememberingJudge(Judge):
     """A judge that does not measure twice what is known."""
 
-    def __init__(self, model: nn.Module, images: Tensor, task: Task, known: Known | None) -> None:
-        super().__init__(model, images, task)
+    def __init__(
+        self, model: nn.Module, images: Tensor, task: Task, quality: Quality | None, known: Known | None
+    ) -> None:
+        super().__init__(model, images, task, quality)
         self.known = known
 
     def judge(self, reduction: Reduction, limit: int | None = None) -> Judged:

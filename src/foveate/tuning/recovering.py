@@ -67,9 +67,8 @@ class Recovered:
 
     def __str__(self) -> str:
         gain = f"{100 * self.before.quality:.1f} -> {100 * self.after.quality:.1f} %"
-        what = "of decisions unchanged" if self.after.of_decisions else "cosine"
         error = f"+- {100 * self.after.standard_error:.1f}"
-        return f"{gain} {error} {what} on {self.after.images} images held apart, after {self.steps} steps"
+        return f"{gain} {error} {self.after.what} on {self.after.images} images held apart, after {self.steps} steps"
 
 
 def recover(
@@ -222,11 +221,11 @@ def _copied(model: nn.Module) -> dict[str, Tensor]:
 
 
 def divergence(predicted: Any, target: Any, classifies: bool) -> Tensor:
-    """KL(target || predicted) of logits, or one minus the cosine of embeddings, averaged over images."""
+    """KL(target || predicted) of logits (B, classes, ...), or one minus the cosine of embeddings: the mean."""
     if not classifies:
         return (1 - cosine_similarity(predicted.float(), target.float(), dim=-1)).mean()
-    logs = predicted.float().log_softmax(-1)
-    return kl_div(logs, target.float().log_softmax(-1), log_target=True, reduction="batchmean")
+    ours, theirs = (logits.float().movedim(1, -1).flatten(0, -2).log_softmax(-1) for logits in (predicted, target))
+    return kl_div(ours, theirs, log_target=True, reduction="batchmean")
 
 
 def random_crops(images: Tensor, generator: torch.Generator) -> Tensor:
