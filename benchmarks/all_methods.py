@@ -63,7 +63,8 @@ def measure_fidelity(methods: list[str], args: argparse.Namespace) -> None:
                 write_text(args.store, json.dumps(found, indent=1))
                 print(f"{time.perf_counter() - start:6.0f} s  {key}  {found[key]}", flush=True)
     if args.csv:
-        write_fidelity(args.csv, [found[f"{n} {b:g} {args.limit}"] for n in methods for b in args.budgets], held)
+        falling = sorted(args.budgets, reverse=True)
+        write_fidelity(args.csv, [found[f"{n} {b:g} {args.limit}"] for n in methods for b in falling], held)
 
 
 def unreduced_logits(model: nn.Module, held: Any, cache: Path) -> dict[str, Tensor]:
