@@ -59,7 +59,8 @@ def test_search_and_recover_draw_a_bar_for_whoever_watches(verb, phase, monkeypa
     for watched in (True, False):
         monkeypatch.setattr(sys.stderr, "isatty", lambda watched=watched: watched, raising=False)
         if verb == "search":
-            fv.search(make("timm-cls"), images, macs=0.7, methods=["TopK"], calibration=32, validation=32, trials=1)
+            few = {"calibration": 32, "validation": 32, "trials": 1, "seconds": 0.05}
+            fv.search(make("timm-cls"), images, macs=0.7, methods=["TopK"], **few)
         else:
             fv.recover(fv.reduce_(make("timm-cls"), "ToMe", fv.Keep({0: 20})), images, steps=1, minutes=5)
         assert (phase in capsys.readouterr().err) == watched

@@ -249,13 +249,14 @@ COMMANDS = {
     "search": Command(
         (
             *("search", "{plain}", "--for", "macs<=0.7", "--method", "topk", "--data", "{pictures}", "--workers", "0"),
-            *("--split", "all", "--trials", "1", "--out", "found.json"),
+            *("--split", "all", "--trials", "1", "--seconds", "0.01", "--out", "found.json"),
         ),
         (
             *_MODEL,
             *_DATA,
             *_RUN,
             _METHOD,
+            Option("--optimize", (*WORDS, "latency", "memory")),
             Option("--for", (*WORDS, "macs<=0", "macs>=0.5", "agreement>=2", "cosine>=0.9", "latency<=1", "speed>=2")),
             Option("--trials", NUMBERS),
             Option("--seconds", _not(WORDS, "1.5", "1e20")),
