@@ -138,15 +138,16 @@ def decided(model: nn.Module) -> Iterator[None]:
 
 
 def program_of(module: nn.Module, images: Tensor) -> ExportedProgram:
-    """``torch.export`` of ``module``, which holds a ``model``, for any batch size.
+    """``torch.export`` of ``module`` for any batch size.
 
     Raises:
         ValueError: if the model cannot be exported, with the reason of ``torch.export``.
     """
     example = images[:2] if len(images) > 1 else images.expand(2, *images.shape[1:])
+    held = decided(module.model) if isinstance(module, PlainOutputs | EveryBlock) else contextlib.nullcontext()
     try:
         # what cannot be traced would be printed, all of it
-        with decided(module.get_submodule("model")), torch.no_grad(), contextlib.redirect_stderr(io.StringIO()):
+        with held, torch.no_grad(), contextlib.redirect_stderr(io.StringIO()):
             return torch.export.export(module, (example.clone(),), dynamic_shapes=({0: Dim("batch", min=1)},))
     except Exception as error:  # torch.export raises many kinds
         raise ValueError(f"torch.export cannot trace this model: {_first_line(error)}") from error
