@@ -6,6 +6,9 @@ fastest with 99 % that gains at least 3 %. Otherwise nothing is recommended, and
 
 If the user asks for an agreement, a latency or a speed-up, that replaces the rule: the fastest setting that keeps the
 agreement, or else the most faithful one that is fast enough.
+
+On a busy machine speeds are left out: settings are chosen by their MACs, and no speed is claimed. Only an asked latency
+or speed-up is still judged by what was timed, with a warning.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ ENOUGH_IMAGES = 200
 NORMAL_95 = 1.959964
 UNSTEADY, BUSY = 1.3, 2.0
 """Factors by which the unreduced model's own speed may vary between the timings of candidates. Above the first, the
-sentence gives the quartiles of the ratio. Above the second, ratios of models with many small operations are wrong."""
+sentence gives the quartiles of the ratio. From the second on, ratios of models with many small operations are wrong."""
 
 
 def wilson_lower(agreement: float, images: int) -> float:
@@ -71,13 +74,22 @@ def recommend(
     """
     if all(entry.speed_up is None for entry in entries[1:]):
         return Recommendation(None, "No speed was measured, so nothing can be recommended.", "")
-    chosen = _choose(entries) if asked is None else _choose_for(entries, asked, batch_size)
+    by_macs = drift >= BUSY and (asked is None or (asked.speedup is None and asked.latency_ms is None))
+    judged = [_by_macs(entry) for entry in entries] if by_macs else entries
+    chosen = _choose(judged) if asked is None else _choose_for(judged, asked, batch_size)
     if chosen is None:
-        words = _nothing(entries, of) if asked is None else _unmet(entries, asked, batch_size, of)
-        return Recommendation(None, words + _unsteady(drift, None), "")
-    entry = entries[chosen]
-    sentence = f"{_subject(entry)} {_gain(entry, entries[0], of)}.{_caution(entry, images)}{_unsteady(drift, entry)}"
+        words = _nothing(judged, of) if asked is None else _unmet(judged, asked, batch_size, of)
+        return Recommendation(None, words + _unsteady(drift, None, by_macs), "")
+    entry = judged[chosen]
+    unsteady = _unsteady(drift, entry, by_macs)
+    sentence = f"{_subject(entry)} {_gain(entry, entries[0], of)}.{_caution(entry, images)}{unsteady}"
     return Recommendation(chosen, sentence, entry.python)
+
+
+def _by_macs(entry: Entry) -> Entry:
+    """The entry as if it were as fast as its MACs promise, without a time of its own."""
+    timed = entry.speed_up is not None
+    return dataclasses.replace(entry, speed_up=1 / entry.mac_ratio if timed else None, images_per_second=None)
 
 
 def _speed(entry: Entry, timed: bool) -> float | None:
@@ -130,10 +142,10 @@ def _unmet(entries: Sequence[Entry], asked: Constraints, batch_size: int, of: st
     if not eligible:
         return "Only baselines were measured, and a baseline is never recommended."
     nearest = entries[min(eligible, key=lambda number: _shortfall(entries[number], asked, batch_size))]
-    return (
-        f"Nothing that was measured meets {asked}. The nearest, {_subject(nearest)}, {_gain(nearest, entries[0], of)}"
-        f" ({milliseconds(nearest, batch_size):.1f} ms for a batch of {batch_size})."
-    )
+    timed = nearest.images_per_second is not None
+    time = f" ({milliseconds(nearest, batch_size):.1f} ms for a batch of {batch_size})" if timed else ""
+    gain = _gain(nearest, entries[0], of)
+    return f"Nothing that was measured meets {asked}. The nearest, {_subject(nearest)}, {gain}{time}."
 
 
 def _subject(entry: Entry) -> str:
@@ -141,7 +153,13 @@ def _subject(entry: Entry) -> str:
 
 
 def _gain(entry: Entry, unreduced: Entry, of: str) -> str:
-    return f"is {entry.speed_up:.2f}x as fast, with {_kept(entry, unreduced, of)}"
+    return f"{_fast(entry)}, with {_kept(entry, unreduced, of)}"
+
+
+def _fast(entry: Entry) -> str:
+    if entry.images_per_second is None:
+        return f"saves {100 * (1 - entry.mac_ratio):.0f} % of the MACs"
+    return f"is {entry.speed_up:.2f}x as fast"
 
 
 def _kept(entry: Entry, unreduced: Entry, of: str) -> str:
@@ -162,15 +180,13 @@ def _caution(entry: Entry, images: int) -> str:
     return f" Measured on {images:,} images; on similar images, agreement may be as low as {least} %.{few}"
 
 
-def _unsteady(drift: float, entry: Entry | None) -> str:
+def _unsteady(drift: float, entry: Entry | None, by_macs: bool) -> str:
     if drift < UNSTEADY:
         return ""
     variation = f"the speed of the unreduced model varied by {drift:.1f}x"
     if drift >= BUSY:
-        return (
-            f" The machine was busy: {variation}, so do not trust these speeds. Measure again when nothing else is "
-            "running."
-        )
+        so = "so settings were judged by their MACs" if by_macs else "so do not trust these speeds"
+        return f" The machine was busy: {variation}, {so}. Measure again when nothing else is running."
     first, third = entry.speed_up_quartiles if entry is not None and entry.speed_up_quartiles else (None, None)
     ratio = "" if first is None else f", and half of the rounds gave a speed-up of {first:.2f}x to {third:.2f}x"
     return f" The machine was not steady: {variation}{ratio}."
@@ -184,8 +200,8 @@ def _nothing(entries: Sequence[Entry], of: str) -> str:
     if not faster:
         fastest = max(rest, key=lambda entry: entry.speed_up or 0)
         return (
-            f"No setting is worth it here: the fastest, {_subject(fastest)}, is {fastest.speed_up:.2f}x as fast as the "
-            f"unreduced model, and at least {WORTH_A_LOSS:g}x is required."
+            f"No setting is worth it here: at least {WORTH_A_LOSS:g}x the speed of the unreduced model is required, "
+            f"and the fastest, {_subject(fastest)}, {_fast(fastest)}."
         )
     nearest = max(faster, key=lambda entry: entry.agreement)
     return (
