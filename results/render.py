@@ -79,7 +79,7 @@ def parse_spec(text: str) -> Spec:
     """Parse the lines of a marker.
 
     Raises:
-        ValueError: A line is not `column`, `across`, `only` or `not` with a value.
+        ValueError: A line is not `column`, `across`, `only` or `not` with a value, or two columns have one title.
     """
     spec = Spec()
     for line in filter(None, map(str.strip, text.splitlines())):
@@ -92,6 +92,9 @@ def parse_spec(text: str) -> Spec:
         else:
             values = {value.strip() for value in right.split(";")}
             (spec.only if kind == "only" else spec.without)[left] = values
+    titles = [title for title, _ in spec.columns]
+    if twice := {title for title in titles if titles.count(title) > 1}:
+        raise ValueError(f"Two columns have the title {', '.join(sorted(twice))}; only one would be shown.")
     return spec
 
 

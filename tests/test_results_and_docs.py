@@ -148,6 +148,11 @@ def test_a_wrong_marker_is_refused(marker: str, message: str) -> None:
         render.render(marker)
 
 
+def test_two_columns_of_one_title_are_refused():
+    with pytest.raises(ValueError, match="Two columns have the title a; only one would be shown"):
+        render.parse_spec("column: a = {x}\ncolumn: a = {y}")
+
+
 def test_a_table_is_made_as_the_marker_asks() -> None:
     rows = [
         {"m": render.Value(m), "b": render.Value(b), "x": render.Value(x)}

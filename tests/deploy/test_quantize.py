@@ -7,8 +7,8 @@ import torch
 
 import foveate as fv
 from foveate.deploy.graph import PlainOutputs, program_of
-from foveate.deploy.quantize import _is_layer, _openvino_scores
-from foveate.deploy.targets import OpenVino
+from foveate.deploy.quantize import _is_layer, _openvino_scores, write_int8
+from foveate.deploy.targets import Onnx, OpenVino
 from zoo import images, make
 
 
@@ -30,6 +30,21 @@ def test_all_that_chooses_tokens_and_no_layer_is_left_alone(converted):
     products = {op.get_friendly_name() for op in operations if op.get_type_name() == "MatMul" and not _is_layer(op)}
     assert len(products) == 2  # similarities, before the choice, and the merge after it
     assert products <= left_alone
+
+
+def test_onnx_keeps_products_behind_an_activation_in_float32(tmp_path):
+    """A few large values behind GELU take the 8 bits from all others."""
+    onnx = pytest.importorskip("onnx")
+    model, file = PlainOutputs(make("timm-cls", 2), None).eval(), tmp_path / "model.onnx"
+    Onnx().write(program_of(model, images(2)), [file], ["output"])
+    write_int8(Onnx(), model, [file], images(4), ["output"])
+    graph = onnx.load(str(file)).graph
+    made_by = {name: node for node in graph.node for name in node.output}
+    products = [node for node in graph.node if node.op_type in ("MatMul", "Gemm")]
+    inputs = [made_by[node.input[0]].op_type for node in products]
+    assert inputs.count("Gelu") == 2  # the second layer of the MLP, in two blocks
+    assert inputs.count("DequantizeLinear") == 2 * 3 + 1  # qkv, proj and the first layer of the MLP; the head
+    assert {path.name for path in tmp_path.iterdir()} == {"model.onnx"}
 
 
 def test_int8_that_changes_most_decisions_is_refused(tmp_path, monkeypatch):

@@ -20,6 +20,9 @@ CALIBRATION_IMAGES = 256
 TOOLS = {"openvino": "nncf", "onnx": "onnxruntime", "torch-export": "torchao", "aoti": "torchao"}
 CHOOSERS = ("TopK", "ArgMax", "ArgMin")
 """Operations that choose tokens by a score."""
+PRODUCTS = ("MatMul", "Gemm")
+ACTIVATIONS = ("Gelu", "Relu", "Mul")
+"""Operations of ONNX that end an activation function; GELU's other form, SiLU and gates end with a product."""
 
 
 def check_quantize(quantize: object, target: Target, data: object) -> None:
@@ -125,13 +128,26 @@ def _onnx(file: Path, images: Tensor) -> None:
                 str(quantized),
                 _reader(quantization, images),
                 per_channel=True,
-                op_types_to_quantize=["MatMul", "Gemm"],
-                extra_options={"MatMulConstBOnly": True, "ActivationSymmetric": False},
+                op_types_to_quantize=list(PRODUCTS),
+                nodes_to_exclude=_left_in_float(prepared),
+                extra_options={"ActivationSymmetric": False},
             )
         quantized.replace(file)
     finally:
         prepared.unlink(missing_ok=True)
         quantized.unlink(missing_ok=True)
+
+
+def _left_in_float(file: Path) -> list[str]:
+    """Products that are no layer, as in attention and in reductions, and layers whose input is an activation.
+
+    A few values of an activation are so large that 8 bits lose the others (docs/experiments/deploy.md).
+    """
+    graph = importlib.import_module("onnx").load(str(file), load_external_data=False).graph
+    weights = {tensor.name for tensor in graph.initializer}
+    activations = {name for node in graph.node if node.op_type in ACTIVATIONS for name in node.output}
+    products = [node for node in graph.node if node.op_type in PRODUCTS]
+    return [node.name for node in products if node.input[1] not in weights or node.input[0] in activations]
 
 
 def _reader(quantization: Any, images: Tensor) -> Any:
