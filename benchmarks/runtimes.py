@@ -2,11 +2,11 @@
 
     python benchmarks/runtimes.py [--model deit_small_patch16_224] [--batch-size 1 16] [--threads 2] [--seconds 20]
         [--runtimes eager onnxruntime openvino] [--precisions fp32 int8]
-        [--candidates EViT ToMe TokenPooling Ward Ward:rounds=1]
+        [--candidates EViT ToMe TokenPooling Ward Ward:rounds=1 "Ward:rounds=2, four sites"]
         [--files DIR] [--prepare] [--csv FILE]
 
 ``fv.measure_runtimes`` with a schedule for each method: all take turns, each beside its free slice in the same runtime.
-``Ward:rounds=1`` is Ward in one round instead of three.
+``Ward:rounds=1`` is Ward in one round instead of three; four sites are blocks 3, 5, 7 and 9.
 Weights are random, which does not change the time; int8 is calibrated on noise, so only its time means anything here.
 ``--files`` keeps the exported files for the next call, and ``--prepare`` only writes them: exports take minutes, and a
 quiet machine is rare.
@@ -25,12 +25,17 @@ import foveate as fv
 from foveate.deploy import RuntimeSpeed
 from foveate.evaluation.environment import describe_environment
 
+FOUR = (3, 5, 7, 9)
+"""Half as many sites as the default has at half of the MACs."""
 CANDIDATES: dict[str, fv.Reduction] = {
     "EViT": fv.Reduction(fv.EViT(), fv.KeepRate(0.7)),
     "ToMe": fv.Reduction(fv.ToMe(), fv.Budget(0.5)),
     "TokenPooling": fv.Reduction(fv.TokenPooling(), fv.Budget(0.5)),
     "Ward": fv.Reduction(fv.Ward(), fv.Budget(0.5)),
     "Ward:rounds=1": fv.Reduction(fv.Ward(rounds=1), fv.Budget(0.5)),
+    "Ward:rounds=2": fv.Reduction(fv.Ward(rounds=2), fv.Budget(0.5)),
+    "Ward:rounds=2, four sites": fv.Reduction(fv.Ward(rounds=2), fv.Budget(0.5, blocks=FOUR)),
+    "TokenPooling, four sites": fv.Reduction(fv.TokenPooling(), fv.Budget(0.5, blocks=FOUR)),
 }
 
 
