@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/methods: the tokens that each method leaves of the first validation scene.
+"""Draw the pictures of docs/methods: the tokens that each method leaves of a scene with eight objects to count.
 
     python benchmarks/method_pictures.py [--out docs/methods/pictures]
 
@@ -17,8 +17,8 @@ from foveate.data import open_data
 from foveate.drawing.tokens import tokens
 from foveate.models.demo import demo_model
 
-SCENE = 0  # the first one: nobody chose it
-COLORS = 40  # small files; more colors look the same
+SCENE = 7  # eight objects to count; the first one has a single object
+COLORS = 128  # small files; more colors look the same
 NOT_DRAWN = ("FreeSlice",)  # measures the limit of speed and chooses nothing
 
 
@@ -36,7 +36,7 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         scene = Path(folder) / f"scene {SCENE}"
-        open_data("scenes:", "val").read(SCENE).image.save(scene, format="PNG")
+        open_data("scenes:counting", "val").read(SCENE).image.save(scene, format="PNG")
         for name in fv.list_methods():
             if getattr(fv, name).training_free and name not in NOT_DRAWN:
                 drawn = tokens(reduction(name).apply_(demo_model()), [scene], name="built-in model")

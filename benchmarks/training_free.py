@@ -28,40 +28,22 @@ from torch.nn.functional import kl_div
 import foveate as fv
 from foveate.methods.options import parse
 
-METHODS = (
-    "RandomSelect",
-    "ImportanceSelect",
-    "TopK",
-    "PoWER",
-    "EViT",
-    "ToMe",
-    "TokenPooling:output=medoid,rescale=false,proportional_attention=false",
-    "TokenPooling:output=medoid,rescale=false",
-    "TokenPooling:rescale=false,proportional_attention=false",
-    "TokenPooling:rescale=false",
-    "TokenPooling",
-    "Ward",
-    "Ward:search=greedy",
-)
-NAMES = (  # of METHODS, in results/training_free.csv
-    "RandomSelect",
-    "ImportanceSelect",
-    "TopK",
-    "PoWER",
-    "EViT",
-    "ToMe",
-    "TokenPooling, medoids, no proportional attention (the paper's)",
-    "TokenPooling, medoids, proportional attention",
-    "TokenPooling, means, no proportional attention",
-    "TokenPooling, means, proportional attention",
-    "TokenPooling",
-    "Ward",
-    "Ward, greedy",
-)
+METHODS = {  # as the command line takes them, and as results/training_free.csv names them
+    "RandomSelect": "RandomSelect",
+    "ImportanceSelect": "ImportanceSelect",
+    "TopK": "TopK",
+    "PoWER": "PoWER",
+    "EViT": "EViT",
+    "ToMe": "ToMe",
+    "TokenPooling:output=medoid,rescale=false,proportional_attention=false": "TokenPooling, the paper's medoids",
+    "TokenPooling": "TokenPooling",
+    "Ward": "Ward",
+    "Ward:search=greedy": "Ward, greedy",
+}
 BUDGETS = (0.8, 0.65, 0.5, 0.42, 0.35)
 SETS = ("imagenet_dev", "imagenet_sample")
-SEARCHED = ("ward", "tome", "token-pooling", "evit")
-VARIANTS = {"ward": ("ward", "ward:rounds=5")}
+SEARCHED = ("Ward", "ToMe", "TokenPooling", "EViT")
+VARIANTS = {"Ward": ("Ward", "Ward:rounds=2")}
 """Options that are searched beside the counts."""
 CALIBRATION = 256
 SUFFIX = ", searched"
@@ -114,12 +96,14 @@ def measure(
     return Result(name, on.name, budget, *shares, len(on.images), tuple(n - 1 for n in cost.tokens))
 
 
-def search(model: nn.Module, name: str, budget: float, chosen_on: Photographs, known: Path | None) -> fv.Reduction:
+def search(
+    model: nn.Module, name: str, budget: float, chosen_on: Photographs, known: Path | None, trials: int
+) -> fv.Reduction:
     """Counts and options of a method that keep the most on 256 photographs."""
     methods = VARIANTS.get(name, (name,))
     kept = None if known is None else known.with_suffix(f".{name}.{chosen_on.name}.{len(chosen_on.images)}.json")
-    sizes = {"calibration": CALIBRATION, "validation": 32}
-    found = fv.search(model, chosen_on.images, macs=budget, methods=methods, trials=60, measurements=kept, **sizes)
+    sizes = {"calibration": CALIBRATION, "validation": 32, "trials": trials}
+    found = fv.search(model, chosen_on.images, macs=budget, methods=methods, measurements=kept, **sizes)
     return found.reduction
 
 
@@ -133,8 +117,7 @@ def print_results(results: list[Result], title: str) -> None:
 
 def write_csv(path: Path, results: list[Result], unreduced: dict[str, float]) -> None:
     """Write one row for each method, budget and set, and one over both sets where both were measured."""
-    names = dict(zip(METHODS, NAMES, strict=True))
-    names |= {method + SUFFIX: name + SUFFIX for method, name in names.items()}
+    names = METHODS | {method + SUFFIX: name + SUFFIX for method, name in METHODS.items()}
     rows = []
     for r in [*results, *both(results)]:
         figures = (f"{100 * v:.1f}" for v in (r.agreement, r.standard_error, r.top1))
@@ -194,8 +177,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--limit", type=int, help="use the first N photographs of each set only")
     parser.add_argument("--budget", type=float, nargs="+", default=BUDGETS, help="shares of the MACs")
-    parser.add_argument("--method", nargs="*", default=METHODS, help="name:option=value,... as in `foveate methods`")
+    parser.add_argument(
+        "--method", nargs="*", default=list(METHODS), help="name:option=value,... as in `foveate methods`"
+    )
     parser.add_argument("--searched", nargs="*", default=(), help=f"methods to search too; all of them: {SEARCHED}")
+    parser.add_argument("--trials", type=int, default=60, help="settings that a search refines its best two with")
     parser.add_argument("--photographs", nargs="+", choices=SETS, default=SETS, help="sets of photographs")
     parser.add_argument("--threads", type=int, default=2, help="threads torch may use")
     parser.add_argument("--partial", type=Path, help="keep every row in this file, and go on from it")
@@ -219,7 +205,7 @@ def main() -> None:
     for method, budget, on in [(m, b, on) for m in args.searched for b in args.budget for on in sets.values()]:
         others = [other for other in sets.values() if other is not on]
         if others and (method + SUFFIX, on.name, budget) not in done:
-            found = search(model, method, budget, others[0], args.partial)
+            found = search(model, method, budget, others[0], args.partial, args.trials)
             result = measure(model, method, budget, on, found)
             results.append(replace(result, method=method + SUFFIX))
             keep(results[-1], args.partial)

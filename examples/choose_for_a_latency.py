@@ -21,7 +21,7 @@ else:
     from foveate.models.demo import demo_model
 
     print("No folder of photographs given: using the built-in model on built-in scenes.")
-    model, data, options = demo_model(), "scenes:", {"limit": 100, "seconds": 0.3}
+    model, data, options = demo_model(), "scenes:counting", {"limit": 100, "seconds": 0.3}
 
 # %% The limit in milliseconds. Default: three quarters of what the unreduced model takes
 if len(WORDS) > 1:

@@ -27,7 +27,7 @@ else:
     from foveate.models.demo import demo_model
 
     print("No photograph given: using the built-in model on the first of the built-in scenes.")
-    name, picture, model = "the built-in model", open_data("scenes:", "val").read(0).image, demo_model()
+    name, picture, model = "the built-in model", open_data("scenes:counting", "val").read(0).image, demo_model()
 preprocessing = Preprocessing.of(model)
 pixels = preprocessing.crop(picture)
 images = preprocessing.normalize(pixels)[None]

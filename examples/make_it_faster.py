@@ -23,7 +23,7 @@ else:
     from foveate.models.demo import demo_model
 
     print("No folder of photographs given: using the built-in model on built-in scenes.")
-    model, data, options = demo_model(), "scenes:", {"limit": 100, "seconds": 0.1}
+    model, data, options = demo_model(), "scenes:counting", {"limit": 100, "seconds": 0.1}
 
 # %% Compare. A few methods, two budgets; leave both out to try everything
 comparison = fv.compare(model, data, methods=["ToMe", "EViT", "Ward"], budgets=(0.8, 0.6), **options)

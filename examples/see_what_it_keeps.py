@@ -28,7 +28,7 @@ else:
     from foveate.models.demo import demo_classes, demo_model
 
     print("No photograph given: using the built-in model on the first of the built-in scenes.")
-    model, picture, classes = demo_model(), open_data("scenes:", "val").read(0).image, demo_classes()
+    model, picture, classes = demo_model(), open_data("scenes:counting", "val").read(0).image, demo_classes()
 
 preprocessing = Preprocessing.of(model)
 pixels = preprocessing.crop(picture)  # what the model sees, as bytes

@@ -297,13 +297,13 @@ def _demo():
     """Stands in for the built-in model: untrained, of the classes of the scenes."""
     from types import SimpleNamespace
 
-    from foveate.data.scenes import KINDS
+    from foveate.data.scenes import NUMBERS
 
     def demo_model():
         torch.manual_seed(0)
-        return timm.create_model("vit_tiny_patch16_224", num_classes=len(KINDS), **SMALL).eval()
+        return timm.create_model("vit_tiny_patch16_224", num_classes=len(NUMBERS), **SMALL).eval()
 
-    return SimpleNamespace(demo_model=demo_model, demo_classes=lambda: KINDS)
+    return SimpleNamespace(demo_model=demo_model, demo_classes=lambda: NUMBERS)
 
 
 def test_without_a_model_the_demonstration_runs_and_says_so(capsys, tmp_path, monkeypatch):
@@ -315,7 +315,7 @@ def test_without_a_model_the_demonstration_runs_and_says_so(capsys, tmp_path, mo
     stored = load_results(tmp_path)
     assert stored.demonstration
     assert stored.data == {
-        "source": "scenes:", "split": "val", "images": 12, "labeled": True, "note": "", "broken": 0,
+        "source": "scenes:counting", "split": "val", "images": 12, "labeled": True, "note": "", "broken": 0,
         "agreement_of": "decisions",
     }  # fmt: skip
     assert stored.model["weights"] == "built into foveate"

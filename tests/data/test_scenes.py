@@ -9,7 +9,8 @@ import torch
 from PIL import Image
 
 from foveate.data import DataError, Loader, open_data
-from foveate.data.scenes import KINDS, RADII, SMALLEST, Scenes, scene
+from foveate.data.scenes import KINDS, SMALLEST, Scenes, scene
+from foveate.data.scenes.kinds import RADII
 from foveate.data.scenes.painting import BACKGROUNDS, TEXTURES, Canvas, coverage
 from foveate.data.scenes.shapes import SHAPES, polyline
 

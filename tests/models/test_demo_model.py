@@ -11,12 +11,12 @@ import foveate as fv
 import foveate.models.demo as demo
 from foveate.data import Loader, open_data
 from foveate.data.preprocessing import Preprocessing
-from foveate.data.scenes import KINDS, SIZE
+from foveate.data.scenes import NUMBERS, SIZE
 from foveate.models.demo import WEIGHTS, about_demo, demo_classes, demo_model
 from foveate.models.demo.__main__ import LARGEST, export
 from foveate.training.recipe import read_recipe
 
-SCENES = 350  # of the 2,000 on which it reached 95.85 %; drawing them takes longer than looking at them
+SCENES = 350  # of the 2,000 on which it reached 76.65 %; drawing them takes longer than looking at them
 
 
 @pytest.fixture(scope="module")
@@ -26,14 +26,9 @@ def model():
 
 @pytest.fixture(scope="module")
 def batch(model):
-    data = open_data(f"scenes:count={SCENES}", "val", classes=demo_classes())
+    data = open_data(f"scenes:counting,count={SCENES}", "val", classes=demo_classes())
     (found,) = Loader(data, Preprocessing.of(model).evaluation(), SCENES, seed=0, train=False).epoch(0)
     return found
-
-
-@torch.no_grad()
-def accuracy(model, batch):
-    return (model(batch.images).argmax(dim=1) == batch.targets).float().mean().item()
 
 
 def test_it_is_small_enough_to_ship():
@@ -54,31 +49,37 @@ def test_images_come_as_scenes_are_drawn(model):
     assert (found.mean, found.std) == ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
-def test_its_classes_are_the_scenes_kinds():
-    assert demo_classes() == KINDS
+def test_its_classes_are_the_numbers_that_scenes_show():
+    assert demo_classes() == NUMBERS
 
 
 def test_the_file_says_how_it_was_made():
     facts = about_demo()
     assert set(facts) == {"recipe", "data", "seed", "version", "top1", "classes"}
     assert (facts["recipe"], facts["data"]) == ("scenes", read_recipe("scenes").data.source)
-    assert float(facts["top1"]) > 95
+    assert float(facts["top1"]) > 75
 
 
 def test_it_knows_the_scenes(model, batch):
-    assert accuracy(model, batch) > 0.95
+    with torch.no_grad():
+        off = (model(batch.images).argmax(dim=1) - batch.targets).abs()
+    assert (off == 0).float().mean() > 0.7
+    assert (off <= 1).float().mean() > 0.97  # what it takes for wrong is one object more or less
 
 
 def test_which_tokens_are_kept_matters(model, batch):
-    """What the demonstration is to show: at half of the MACs merging changes fewer decisions than chance."""
+    """What the demonstration is to show: at half of the MACs chance loses count, and the best methods do not."""
     with torch.no_grad():
         some = batch.images[:200]
         whole = model(some).argmax(dim=1)
         changed = {
-            method.name: (fv.reduce_(demo_model(), method, fv.Budget(0.5))(some).argmax(dim=1) != whole).sum()
-            for method in (fv.ToMe(), fv.RandomSelect())
+            method.name: (fv.reduce_(demo_model(), method, fv.Budget(0.5))(some).argmax(dim=1) != whole)
+            for method in (fv.TokenPooling(), fv.EViT(), fv.RandomSelect())
         }
-    assert changed["ToMe"] < changed["RandomSelect"], changed
+    shares = {name: float(found.float().mean()) for name, found in changed.items()}
+    assert shares["TokenPooling"] < 0.02, shares
+    assert shares["RandomSelect"] > 0.12, shares  # 0.16 on 1,000 scenes
+    assert shares["EViT"] > 0.5, shares
 
 
 def test_it_is_a_model_of_timms_as_well(model):
@@ -116,8 +117,10 @@ def test_a_file_without_facts_is_refused(monkeypatch, tmp_path):
 def run(tmp_path, model):
     """What `foveate train scenes` leaves."""
     fv.save(model, tmp_path / "run" / "best")
-    (tmp_path / "run" / "best" / "classes.json").write_text(json.dumps(KINDS))
-    (tmp_path / "run" / "config.json").write_text(json.dumps({"run": {"seed": 3}, "data": {"source": "scenes:"}}))
+    (tmp_path / "run" / "best" / "classes.json").write_text(json.dumps(NUMBERS))
+    (tmp_path / "run" / "config.json").write_text(
+        json.dumps({"run": {"seed": 3}, "data": {"source": "scenes:counting"}})
+    )
     lines = [{"val": {"top1": 91.0}}, {"val": {"top1": 97.125}}, {"epoch": 2}]
     (tmp_path / "run" / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return tmp_path / "run"
@@ -125,7 +128,7 @@ def run(tmp_path, model):
 
 def test_weights_are_made_from_a_run(run, tmp_path, model):
     facts = export(run, tmp_path / "new.safetensors")
-    assert (facts["seed"], facts["top1"], json.loads(facts["classes"])) == ("3", "97.12", list(KINDS))
+    assert (facts["seed"], facts["top1"], json.loads(facts["classes"])) == ("3", "97.12", list(NUMBERS))
     made = load_file(tmp_path / "new.safetensors")
     for name, tensor in model.state_dict().items():
         assert torch.equal(made[name].float(), tensor)  # the shipped weights have been rounded before

@@ -13,7 +13,7 @@ import timm
 import torch
 
 import foveate as fv
-from foveate.data.scenes import KINDS
+from foveate.data.scenes import NUMBERS
 from foveate.evaluation.speed import measure_speed
 from foveate.report.compare import Comparison, compare
 
@@ -36,7 +36,7 @@ def small_model():
     """Untrained, and so small that the examples take no time."""
     torch.manual_seed(0)
     small = {"img_size": 96, "patch_size": 12, "embed_dim": 64, "depth": 8, "num_heads": 2}
-    return timm.create_model("vit_tiny_patch16_224", num_classes=len(KINDS), **small).eval()
+    return timm.create_model("vit_tiny_patch16_224", num_classes=len(NUMBERS), **small).eval()
 
 
 def briefly(*given, **options):
@@ -48,7 +48,7 @@ def briefly(*given, **options):
 @pytest.fixture
 def offline(tmp_path, monkeypatch):
     """An empty folder to run in, no network, a model that takes no time."""
-    demo = SimpleNamespace(demo_model=small_model, demo_classes=lambda: KINDS)
+    demo = SimpleNamespace(demo_model=small_model, demo_classes=lambda: NUMBERS)
     monkeypatch.setitem(sys.modules, "foveate.models.demo", demo)
     monkeypatch.setattr(fv, "compare", briefly)
     monkeypatch.setattr(fv, "measure_speed", lambda *given, **options: measure_speed(*given, **options | {"rounds": 1}))

@@ -9,7 +9,7 @@ from timm.models.vision_transformer import VisionTransformer
 import foveate as fv
 from foveate.models.dense import dense_model
 from foveate.tuning import recovering
-from foveate.tuning.recovering import divergence, random_crops
+from foveate.tuning.recovering import MIXED, PASTED, divergence, mixed, random_crops
 from foveate_cli.main import main
 from zoo import make
 
@@ -92,6 +92,43 @@ def test_crops_show_a_part_of_their_own_image():
     assert slopes.abs().min() < 0.8 / 29  # and some are enlarged
 
 
+def test_a_mixed_crop_has_one_rectangle_of_the_next_crop():
+    flat = torch.arange(200.0).view(200, 1, 1, 1).expand(200, 3, 20, 30)
+    found = mixed(flat, torch.Generator().manual_seed(0))
+    changed = found != flat
+    assert changed.flatten(1).any(1).float().mean() == pytest.approx(MIXED, abs=0.1)
+    for number in changed.flatten(1).any(1).nonzero().flatten().tolist():
+        where = changed[number, 0]
+        rows, columns = where.any(1).sum(), where.any(0).sum()
+        assert where.sum() == rows * columns  # a rectangle
+        assert round(20 * PASTED[0]) <= rows <= round(20 * PASTED[1])
+        assert round(30 * PASTED[0]) <= columns <= round(30 * PASTED[1])
+        assert (found[number][:, where] == (number + 1) % 200).all()
+        assert torch.equal(changed[number, 0], changed[number, 2])
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_models_run_in_the_precision_that_is_asked_for(reduced, photos, monkeypatch, precision):
+    seen = []
+    forward = VisionTransformer.forward_head
+
+    def watched(self, *given, **options):
+        found = forward(self, *given, **options)
+        if torch.is_grad_enabled():  # the student learns; judge and teacher do not
+            seen.append(found.dtype)
+        return found
+
+    monkeypatch.setattr(VisionTransformer, "forward_head", watched)
+    found = fv.recover(reduced, photos, steps=2, minutes=5, precision=precision)
+    assert seen == [torch.bfloat16 if precision == "bf16" else torch.float32] * 2
+    assert {p.dtype for p in found.model.parameters()} == {torch.float32}
+
+
+def test_an_unknown_precision_is_refused(reduced, photos):
+    with pytest.raises(ValueError, match="precision must be 'fp32' or 'bf16', got 'half'"):
+        fv.recover(reduced, photos, steps=1, precision="half")
+
+
 def test_masks_follow_those_of_the_unreduced_model(photos):
     torch.manual_seed(0)
     model = fv.reduce_(dense_model(make("timm-cls"), "linear", 4).eval(), "ToMe", fv.Keep({0: 20, 1: 10}))
@@ -131,7 +168,18 @@ def test_an_unreduced_model_and_too_few_images_are_refused(reduced, photos):
 
 
 def test_the_command_writes_a_model_that_loads(tmp_path, capsys):
-    options = ["--method", "ToMe", "--budget", "0.7", "--data", "scenes:count=80", "--steps", "2", "--batch-size", "4"]
+    options = [
+        "--method",
+        "ToMe",
+        "--budget",
+        "0.7",
+        "--data",
+        "scenes:count=80",
+        "--steps",
+        "2",
+        "--batch-size",
+        "4",
+    ]
     code = main(["recover", "scenes_vit", "--pretrained", *options, "--out", str(tmp_path / "tuned")])
     printed = capsys.readouterr().out
     assert code == 0
@@ -146,7 +194,10 @@ def test_the_command_writes_a_model_that_loads(tmp_path, capsys):
     [
         (["--data", "scenes:count=80"], "is not reduced"),
         (["--data", "scenes:count=20", "--method", "ToMe", "--budget", "0.7"], "at least 64 images"),
-        (["--data", "scenes:count=80", "--method", "ToMe", "--budget", "0.7", "--minutes", "1e-7"], "too short"),
+        (
+            ["--data", "scenes:count=80", "--method", "ToMe", "--budget", "0.7", "--minutes", "1e-7"],
+            "too short",
+        ),
     ],
 )
 def test_the_command_refuses_bad_input_and_writes_nothing(tmp_path, capsys, extra, match):

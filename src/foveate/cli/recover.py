@@ -39,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
             split=args.split,
             workers=args.workers,
             seed=args.seed,
+            precision=args.precision,
             progress=progress,
         )
     save(recovered.model, args.out)

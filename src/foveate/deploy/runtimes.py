@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from foveate.deploy.graph import PlainOutputs, program_of
 from foveate.deploy.quantize import check_tool, int8_in_pytorch, write_int8
 from foveate.deploy.targets import TARGETS, Loading, quiet
+from foveate.evaluation.environment import computes_bf16
 from foveate.methods.validation import shown
 
 PRECISIONS = {
@@ -123,7 +124,7 @@ def _missing(runtime: Runtime) -> str | None:
     """Why this runtime does not offer this precision here; None if it does."""
     if runtime.precision not in PRECISIONS[runtime.name]:
         return f"It offers {' and '.join(PRECISIONS[runtime.name])}."
-    if runtime.precision == "bf16" and not _has_bf16():
+    if runtime.precision == "bf16" and not computes_bf16(torch.device("cpu")):
         return "This processor has no bfloat16 instructions."
     if runtime.precision == "int8":
         try:
@@ -131,10 +132,6 @@ def _missing(runtime: Runtime) -> str | None:
         except ValueError as error:
             return str(error)
     return None
-
-
-def _has_bf16() -> bool:
-    return bool(torch.cpu.get_capabilities().get("avx512_bf16") or torch.cpu.get_capabilities().get("bf16"))
 
 
 def prepare(

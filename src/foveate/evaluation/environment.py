@@ -57,6 +57,14 @@ def cpu_name() -> str:
     return named or platform.processor() or platform.machine() or "unknown processor"
 
 
+def computes_bf16(device: torch.device) -> bool:
+    """Return whether the device multiplies in bfloat16 by itself; emulated, it would be slower than float32."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    able = torch.cpu.get_capabilities() if device.type == "cpu" else {}
+    return bool(able.get("avx512_bf16") or able.get("bf16"))
+
+
 def available_cores() -> int:
     """Return the number of cores this process may use, which can be fewer than the machine has."""
     if hasattr(os, "sched_getaffinity"):

@@ -1,6 +1,7 @@
 """``fv.recover``: a short tuning without labels, in which a reduced model follows the unreduced one.
 
-Both see the same random crops of unlabeled images, and the reduced model's weights follow
+Both see the same random crops of unlabeled images, half of them with a part of another crop pasted in, since there are
+few images and many steps. The reduced model's weights follow
 
     L = KL(p_unreduced || p_reduced)        or, for a model without classes,  1 - cos(f_unreduced, f_reduced)
 
@@ -16,7 +17,7 @@ import math
 import time
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,7 @@ from torch.nn.functional import cosine_similarity, interpolate, kl_div
 
 from foveate.adapters import copy_unreduced, inspect
 from foveate.evaluation.bars import shown_progress
+from foveate.evaluation.environment import computes_bf16
 from foveate.evaluation.progress import Progress
 from foveate.evaluation.timing import check_positive, check_progress, check_workers
 from foveate.methods.validation import check_type, shown
@@ -37,6 +39,11 @@ HELD_APART = 0.2
 """Share of the images that judge and do not train."""
 SMALLEST_CROP = 0.5
 """Smallest share of an image's sides that a crop shows."""
+MIXED = 0.5
+"""Share of the crops into which a part of another is pasted."""
+PASTED = (0.3, 0.7)
+"""Smallest and largest side of that part, relative to the image's."""
+Precision = Literal["fp32", "bf16"]
 AVERAGED = 0.97
 """Share of the running average that stays at each step: about the last 30 steps count."""
 
@@ -83,6 +90,7 @@ def recover(
     split: str | None = None,
     workers: int = 0,
     seed: int = 0,
+    precision: Precision | None = None,
     progress: Progress | None = None,
 ) -> Recovered:
     """Tune a reduced model so that it follows the unreduced one, on images without labels. ``model`` does not change.
@@ -98,6 +106,8 @@ def recover(
         split: split of the source.
         workers: processes that read images.
         seed: of the images and crops.
+        precision: ``bf16`` runs both models in bfloat16 while the weights stay as they are, more than twice as fast on
+            processors that have it. Default: ``bf16`` there, else ``fp32``.
         progress: called after every step. Default: a bar, if a terminal or a notebook shows it.
 
     Returns:
@@ -115,6 +125,8 @@ def recover(
     for name, value in (("minutes", minutes), ("lr", lr)):
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
             raise ValueError(f"{name} must be a number above 0, got {shown(value)}.")
+    if precision not in (None, *get_args(Precision)):
+        raise ValueError(f"precision must be 'fp32' or 'bf16', got {shown(precision)}.")
     family = inspect(model)
     if family.reduction.method is None:
         raise ValueError("recover takes a reduced model. Reduce it first: fv.reduce_(model, 'Ward', 0.5).")
@@ -123,7 +135,7 @@ def recover(
     pool = read_images(teacher, images, task, limit, seed, split, workers)
     apart = max(FEWEST_IMAGES, round(HELD_APART * len(pool)))
     judge = Judge(teacher, pool[:apart], task)
-    run = _Tuning(student, teacher, pool[apart:], judge, batch_size, lr, seed)
+    run = _Tuning(student, teacher, pool[apart:], judge, batch_size, lr, seed, precision)
     with shown_progress(progress) as told:
         return run.run(started, 60 * minutes, steps, told)
 
@@ -140,11 +152,16 @@ class _Tuning:
         batch_size: int,
         lr: float,
         seed: int,
+        precision: Precision | None,
     ) -> None:
         self.student, self.teacher, self.images, self.judge = student, teacher, images, judge
         self.batch_size, self.lr = min(batch_size, len(images)), lr
         self.classifies = inspect(teacher).num_classes is not None
         self.generator = torch.Generator().manual_seed(seed)
+        first = next(student.parameters())
+        self.device, self.dtype = first.device, first.dtype
+        fast = self.dtype == torch.float32 and computes_bf16(self.device)
+        self.bf16 = fast if precision is None else precision == "bf16"
         self.averaged = copy.deepcopy(student)
         student.requires_grad_(True)
         teacher.requires_grad_(False)
@@ -191,12 +208,13 @@ class _Tuning:
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr * rate
         chosen = torch.randint(len(self.images), (self.batch_size,), generator=self.generator)
-        crops = random_crops(self.images[chosen], self.generator)
-        reference = next(self.student.parameters())
-        crops = crops.to(reference.device, reference.dtype)
-        with torch.no_grad():
-            target = self.judge.task.predict(self.teacher, crops)
-        loss = divergence(self.judge.task.predict(self.student, crops), target, self.classifies)
+        crops = mixed(random_crops(self.images[chosen], self.generator), self.generator)
+        crops = crops.to(self.device, self.dtype)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
+            with torch.no_grad():
+                target = self.judge.task.predict(self.teacher, crops)
+            predicted = self.judge.task.predict(self.student, crops)
+        loss = divergence(predicted, target, self.classifies)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(self.student.parameters(), 1.0)
@@ -241,3 +259,20 @@ def random_crops(images: Tensor, generator: torch.Generator) -> Tensor:
         part = interpolate(part.float(), (height, width), mode="bicubic", antialias=True, align_corners=False)
         crops.append(part.flip(-1) if mirror < 0.5 else part)
     return torch.cat(crops).to(images.dtype)
+
+
+def mixed(crops: Tensor, generator: torch.Generator) -> Tensor:
+    """Paste a rectangle of the next crop into some of them (B, C, H, W), at its own place."""
+    height, width = crops.shape[-2:]
+    draws = torch.rand(len(crops), 5, generator=generator).tolist()
+    found = crops.clone()
+    for number, (chance, tall, wide, down, right) in enumerate(draws):
+        if chance < MIXED:
+            rows, columns = (
+                round((PASTED[0] + (PASTED[1] - PASTED[0]) * share) * side)
+                for share, side in ((tall, height), (wide, width))
+            )
+            top, left = round(down * (height - rows)), round(right * (width - columns))
+            part = slice(top, top + rows), slice(left, left + columns)
+            found[number][:, *part] = crops[(number + 1) % len(crops)][:, *part]
+    return found

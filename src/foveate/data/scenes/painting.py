@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from PIL import Image
 
 from foveate.data.scenes.draws import Draws, Floats
 from foveate.data.scenes.shapes import polyline
@@ -49,6 +50,10 @@ class Canvas:
     def paint(self, coverage: Floats, color: Floats) -> None:
         """Blend ``color``, one for all or one per pixel, over the canvas."""
         self.pixels[:] += coverage[..., None] * (color - self.pixels)
+
+    def image(self) -> Image.Image:
+        """The canvas as a picture."""
+        return Image.fromarray((np.clip(self.pixels, 0.0, 1.0) * 255 + 0.5).astype(np.uint8))
 
 
 def coverage(distance: Floats, pixel: float) -> Floats:

@@ -28,6 +28,8 @@ NAME = "scenes_vit"
 WEIGHTS = Path(__file__).with_name("scenes_vit.safetensors")
 SHAPE = {"img_size": 96, "patch_size": 8, "embed_dim": 128, "depth": 6, "num_heads": 4}
 """144 patches, enough to drop some, and few enough blocks to train on a CPU."""
+CLASSES = 20
+"""How many warm objects a scene of ``scenes:counting`` shows: 1 to 20."""
 
 
 def demo_model() -> nn.Module:
@@ -55,7 +57,7 @@ def about_demo() -> dict[str, str]:
 
 CONFIG = untrained(
     file=str(WEIGHTS),
-    num_classes=10,
+    num_classes=CLASSES,
     input_size=(3, 96, 96),
     crop_pct=1.0,  # scenes are drawn at the model's size, and objects may touch the edges
     mean=(0.5, 0.5, 0.5),
@@ -68,7 +70,7 @@ default_cfgs = generate_default_cfgs({f"{NAME}.scenes": CONFIG})  # timm reads t
 @register_model
 def scenes_vit(pretrained: bool = False, **options: Any) -> VisionTransformer:
     """The demonstration's model; ``pretrained=True`` loads the weights that ship with foveate."""
-    return build_model_with_cfg(_build, NAME, pretrained, **(SHAPE | {"num_classes": 10} | options))
+    return build_model_with_cfg(_build, NAME, pretrained, **(SHAPE | {"num_classes": CLASSES} | options))
 
 
 def _build(embed_dim: int, patch_size: Any, in_chans: int = 3, **options: Any) -> VisionTransformer:

@@ -34,7 +34,7 @@ from foveate.storage import check_saved
 from foveate.tasks import Task, read_options
 from foveate.tasks.base import Opened
 
-DEMONSTRATION_DATA = "scenes:"
+DEMONSTRATION_DATA = "scenes:counting"
 """The built-in images, used without a model."""
 
 
