@@ -12,7 +12,7 @@ import foveate as fv
 from foveate.evaluation.memory import peak_memory
 from foveate.models.dense import dense_model
 from foveate.tuning.constraints import Constraints, UnmetConstraint, parse_constraint
-from foveate.tuning.expenses import Macs, Seconds, _at, _quadratic
+from foveate.tuning.expenses import Macs, Seconds
 from foveate.tuning.judging import Judge, task_of
 from zoo import make
 
@@ -197,17 +197,46 @@ def test_models_whose_predictions_need_labels_are_refused(photos):
         fv.search(dense_model(make("timm-cls"), "heatmaps", 5), photos, macs=0.7)
 
 
-def test_times_of_blocks_are_fitted_by_a_quadratic():
-    counts = [10, 50, 100, 150, 196]
-    fit = _quadratic(counts, [1e-3 + 2e-5 * n + 3e-7 * n * n for n in counts])
-    assert _at(fit, 75) == pytest.approx(1e-3 + 2e-5 * 75 + 3e-7 * 75**2, rel=1e-3)
+def test_a_model_of_time_finds_the_times_that_it_was_made_from(model, monkeypatch):
+    """Seconds that follow the formulas of its docstring, for every model that it times."""
+    method, depth, patches = fv.ToMe(), 4, 36
+
+    def blocks(counts, last=None):
+        steps = list(zip((patches, *counts[:-1]), counts, strict=True))
+        own = [1e-3 + 1e-5 * n + 2e-7 * n * n + 3e-5 * (n - m) for n, m in steps if m < n]
+        taken = [2e-4 * (n / 3 + 2 * m / 3) + 4e-6 * n * n for n, m in steps]
+        if last is not None:
+            taken[-1] = last(steps[-1][0])
+        return 0.01 + sum(taken), sum(own)
+
+    def timed(self, models, rounds):
+        found = {}
+        for key, one in models.items():
+            reducer = fv.inspect(one).reducer
+            counts = (patches,) * depth if reducer is None or reducer.plan is None else reducer.plan.counts
+            exact = str(key).startswith("exact")
+            counts = self._after({0: 5}) if str(key).endswith("few tokens") else counts
+            bare, own = blocks((patches,) * depth if key == "exact last block" else counts, last if exact else None)
+            found[key] = bare + (own if isinstance(key, tuple) and key[0] == method else 0.0)
+        return found
+
+    def last(n):
+        return 1e-3 + 5e-5 * n
+
+    monkeypatch.setattr(Seconds, "_timed", timed)
+    seconds = Seconds(model, [method], 2, exact_last_block=True)
+    assert seconds.whole() == pytest.approx(blocks((36, 36, 36, 36))[0])
+    for counts in [(36, 36, 36, 36), (30, 20, 20, 10), (36, 18, 18, 18)]:
+        bare, own = blocks(counts[:3])
+        expected = bare + own + last(counts[2])
+        assert seconds.total(method, counts, patches) == pytest.approx(expected, rel=0.02)
 
 
 def test_a_model_of_time_adds_up_to_the_unreduced_model(model):
     seconds = Seconds(model, [fv.TopK()], 2, exact_last_block=False, rounds=2)
     blocks = sum(seconds.of_block(fv.TopK(), block, 36, 36) for block in range(4))
     assert blocks > 0
-    assert blocks + seconds.fixed() == pytest.approx(max(seconds.whole(), blocks))
+    assert blocks + seconds.fixed() == pytest.approx(seconds.whole())
     assert Seconds(model, [], 2, exact_last_block=True, rounds=2).of_block(fv.TopK(), 3, 36, 36) >= 0
 
 

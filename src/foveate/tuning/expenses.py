@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from statistics import median
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from foveate.adapters import copy_reducible, inspect
 from foveate.costs import ModelShape, Plan, block_macs, count, unreduced
-from foveate.evaluation.timing import timed
+from foveate.evaluation.timing import interleave, timer
+from foveate.methods import FreeSlice
 from foveate.methods.base import Method
 from foveate.reductions import Reduction
 from foveate.schedules import Keep
+
+WHOLE, EXACT, FEW = "unreduced", "exact last block", "exact last block, few tokens"
+"""Models that are timed beside those of each method."""
 
 
 class Expense(ABC):
@@ -63,35 +65,53 @@ class Macs(Expense):
 
 
 class Seconds(Expense):
-    """Seconds of one batch on this machine, from times of single blocks.
+    """Seconds of one batch on this machine, fitted to a few whole models that take turns with the unreduced one.
 
-    The two halves of a block are timed at a few numbers of tokens and interpolated by a quadratic, as attention is one.
-    A method's own time is what a block with a reduction takes beyond its halves, at a few pairs of counts.
+    A model that drops tokens in block 0 without choosing shows what blocks cost with fewer tokens; with n tokens before
+    and m after a reduction, block b takes
+
+        t_b = u (a n + (1 - a) m) + v n^2,    a the share of attention in the linear layers,
+
+    beside a constant for everything else. What a method takes beyond that, at several schedules, is its own time: a sum
+    over its sites of w . (1, n, n^2, n - m). Single blocks are not timed by themselves: their weights would stay in the
+    cache, and batches of one would look cheaper than they are.
     """
 
-    SHARES = (1.0, 0.75, 0.5, 0.3, 0.15)
+    SHARES = (0.75, 0.5, 0.3, 0.15)
     """Shares of the patches at which blocks are timed."""
+    ATTENTION = 1 / 3
+    """Share of a block's linear layers in attention: 4 of 12 squares of the width."""
 
     def __init__(
-        self, model: nn.Module, methods: Sequence[Method], batch_size: int, exact_last_block: bool, rounds: int = 7
+        self, model: nn.Module, methods: Sequence[Method], batch_size: int, exact_last_block: bool, rounds: int = 9
     ) -> None:
-        self.model, self.batch_size, self.rounds = model, batch_size, rounds
         family = inspect(model)
-        self.patches, self.prefix = family.shape().num_patches, family.num_prefix
-        self.depth = len(family.blocks)
-        self._halves = self._timed_halves()
-        self._own = {method: self._timed_method(method) for method in methods}
-        self._whole = self._time(lambda: self.model(self._images()))
-        blocks = self.depth * sum(_at(fit, self.patches) for fit in self._halves)
-        self._rest = max(0.0, self._whole - blocks)
-        self._last = self._timed_last(blocks) if exact_last_block else None
+        self.model, self.patches, self.depth = model, family.shape().num_patches, len(family.blocks)
+        self.images = self._some_images(batch_size)
+        schedules = {method: _schedules(method, self.depth, self.patches) for method in methods}
+        dropped = [{0: max(1, round(share * self.patches))} for share in self.SHARES]
+        runs: dict[Hashable, nn.Module] = {WHOLE: model}
+        for method, kept in [(FreeSlice(), dropped), *schedules.items()]:
+            runs |= {(method, number): self._reduced(method, counts) for number, counts in enumerate(kept)}
+        if exact_last_block:
+            runs |= {EXACT: self._reduced(None, {}), FEW: self._reduced(None, dropped[-1])}
+        seconds = self._timed(runs, rounds)
+        self._whole = seconds[WHOLE]
+        times = [self._whole, *(seconds[FreeSlice(), number] for number in range(len(dropped)))]
+        self._blocks = self._fitted(times, [{}, *dropped])
+        self._rest = self._whole - self._of_blocks((self.patches,) * self.depth)
+        self._own = {
+            method: self._fitted_method(kept, [seconds[method, number] for number in range(len(kept))])
+            for method, kept in schedules.items()
+        }
+        self._last = self._fitted_last(seconds, dropped[-1]) if exact_last_block else None
 
     def of_block(self, method: Method, block: int, before: int, after: int) -> float:
         if self._last is not None and block == self.depth - 1:
-            return self._last * before / self.patches  # keys and values of all tokens, queries of the prefix only
-        attention, mlp = self._halves
-        halves = _at(attention, before) + _at(mlp, after)
-        return halves + (self._own_time(method, before, after) if after < before else 0.0)
+            base, slope = self._last  # keys and values of all tokens, queries of the prefix only
+            return max(0.0, base + slope * before)
+        blocks = float(self._blocks @ self._features_of_block(before, after))
+        return blocks + (self._own_time(method, before, after) if after < before else 0.0)
 
     def fixed(self) -> float:
         return self._rest
@@ -100,85 +120,104 @@ class Seconds(Expense):
         return self._whole
 
     def _own_time(self, method: Method, before: int, after: int) -> float:
-        known = self._own[method]
-        features = torch.tensor([1.0, before, before * before, before - after], dtype=torch.float64)
-        return max(0.0, float(features @ known))
+        return max(0.0, float(_site_features(before, after) @ self._own[method]))
 
-    def _images(self) -> Tensor:
+    def _some_images(self, batch_size: int) -> Tensor:
         reference = next(self.model.parameters())
-        shape = (self.batch_size, *inspect(self.model).image_size)
+        shape = (batch_size, *inspect(self.model).image_size)
         return torch.zeros(shape, device=reference.device, dtype=reference.dtype)
 
-    def _tokens(self, patches: int) -> Tensor:
-        reference, width = next(self.model.parameters()), inspect(self.model).shape().blocks[0].dim
-        generator = torch.Generator().manual_seed(0)
-        made = torch.randn(self.batch_size, self.prefix + patches, width, generator=generator)
-        return made.to(reference.device, reference.dtype)
+    def _reduced(self, method: Method | None, counts: dict[int, int]) -> nn.Module:
+        """The model with these counts; without a method, tokens are dropped and the last block is exact."""
+        if method is None and not counts:
+            return Reduction(exact_last_block=True).apply_(copy_reducible(self.model))
+        reduction = Reduction(method or FreeSlice(), Keep(counts), exact_last_block=method is None)
+        return reduction.apply_(copy_reducible(self.model))
 
-    def _time(self, work: Callable[[], Any]) -> float:
-        device = next(self.model.parameters()).device
+    def _timed(self, models: Mapping[Hashable, nn.Module], rounds: int) -> dict[Hashable, float]:
+        """Seconds of each model, from its ratio to the unreduced model in the same round."""
+        names = {str(number): key for number, key in enumerate(models)}
+        timers = {number: timer(models[key], self.images) for number, key in names.items()}
         with torch.inference_mode():
-            timed(work, device)
-            return median(timed(work, device)[1] for _ in range(self.rounds))
+            interleave(timers, 1)
+            found = interleave(timers, rounds)
+        whole = next(number for number, key in names.items() if key == WHOLE)
+        base = median(one[whole] for one in found)
+        return {key: base * median(one[number] / one[whole] for one in found) for number, key in names.items()}
 
-    def _timed_halves(self) -> tuple[Tensor, Tensor]:
-        pieces = inspect(self.model).pieces()[self.depth // 2]
-        counts = [max(1, round(share * self.patches)) for share in self.SHARES]
-        attention, mlp = [], []
-        for patches in counts:
-            x = self._tokens(patches)
-            whole = self._time(partial(pieces.whole_in_pieces, x))
-            mlp.append(self._time(partial(pieces.mlp, x)))
-            attention.append(max(0.0, whole - mlp[-1]))
-        return _quadratic(counts, attention), _quadratic(counts, mlp)
+    def _features_of_block(self, before: int, after: int) -> Tensor:
+        linear = self.ATTENTION * before + (1 - self.ATTENTION) * after
+        return torch.tensor([linear, before * before], dtype=torch.float64)
 
-    def _timed_method(self, method: Method) -> Tensor:
-        """Coefficients of 1, n, n^2 and removed tokens, fitted to the time of one reduction inside the model."""
-        rows, times = [], []
-        for share in (0.9, 0.7, 0.55):
-            keep = max(method.fewest(self.patches), round(share * self.patches))
-            for sites in ((2,), (2, 4)):
-                blocks = [min(site, self.depth - 1) for site in sites]
-                counts = {block: max(1, round(keep * share**number)) for number, block in enumerate(blocks)}
-                model = Reduction(method, Keep(counts)).apply_(copy_reducible(self.model))
-                measured = self._time(partial(model, self._images()))
-                plan = inspect(model).reducer.plan  # type: ignore[union-attr]
-                rows.append(self._features(plan.counts))
-                times.append(measured - self._halves_of(plan.counts))
-        unreduced_rest = self._time(lambda: self.model(self._images())) - self._halves_of((self.patches,) * self.depth)
-        own = torch.tensor(times, dtype=torch.float64) - unreduced_rest
+    def _after(self, counts: dict[int, int]) -> tuple[int, ...]:
+        """Patch tokens after each block."""
+        found, current = [], self.patches
+        for block in range(self.depth):
+            current = counts.get(block, current)
+            found.append(current)
+        return tuple(found)
+
+    def _of_blocks(self, counts: Sequence[int]) -> float:
+        return float(self._blocks @ self._block_features(counts))
+
+    def _block_features(self, counts: Sequence[int]) -> Tensor:
+        steps = zip((self.patches, *counts[:-1]), counts, strict=True)
+        return torch.stack([self._features_of_block(*step) for step in steps]).sum(dim=0)
+
+    def _fitted(self, seconds: Sequence[float], dropped: Sequence[dict[int, int]]) -> Tensor:
+        """u and v, neither below zero, beside a constant; relative errors weigh alike."""
+        rows = [self._block_features(self._after(counts)) for counts in dropped]
+        times = torch.tensor(seconds, dtype=torch.float64)
+        features = torch.stack([torch.cat([torch.ones(1, dtype=torch.float64), row]) for row in rows])
+        for columns in ((0, 1, 2), (0, 1), (0, 2)):
+            chosen = features[:, columns] / times.unsqueeze(1)
+            scale = chosen.abs().amax(dim=0)
+            found = torch.linalg.lstsq(chosen / scale, torch.ones(len(rows), 1, dtype=torch.float64)).solution
+            solved = torch.zeros(3, dtype=torch.float64)
+            solved[list(columns)] = found.squeeze(1) / scale
+            if bool((solved[1:] >= 0).all()):
+                return solved[1:]
+        return torch.zeros(2, dtype=torch.float64)
+
+    def _fitted_last(self, seconds: Mapping[Hashable, float], few: dict[int, int]) -> tuple[float, float]:
+        """Seconds of the exact last block: a constant, and a factor of its tokens."""
+        counts = {EXACT: (self.patches,) * self.depth, FEW: self._after(few)}
+        full, less = (seconds[key] - self._rest - self._of_blocks(counts[key][:-1]) for key in (EXACT, FEW))
+        slope = (full - less) / max(1, self.patches - counts[FEW][-1])
+        return full - slope * self.patches, slope
+
+    def _fitted_method(self, schedules: Sequence[dict[int, int]], seconds: Sequence[float]) -> Tensor:
+        """Weights of a site's features, from what the models with this method take beyond their blocks."""
+        rows, own = [], []
+        for kept, taken in zip(schedules, seconds, strict=True):
+            counts = self._after(kept)
+            sites = [(n, m) for n, m in zip((self.patches, *counts[:-1]), counts, strict=True) if m < n]
+            rows.append(torch.stack([_site_features(*site) for site in sites]).sum(dim=0))
+            own.append(taken - self._rest - self._of_blocks(counts))
         features = torch.stack(rows)
         scale = features.abs().amax(dim=0).clamp(min=1.0)
-        ridge = torch.eye(features.shape[1], dtype=torch.float64) * 1e-3
         scaled = features / scale
-        return torch.linalg.solve(scaled.T @ scaled + ridge, scaled.T @ own) / scale
-
-    def _timed_last(self, blocks: float) -> float:
-        """The last block if it is computed for prefix tokens only."""
-        exact = Reduction(exact_last_block=True).apply_(copy_reducible(self.model))
-        others = self._rest + blocks * (self.depth - 1) / self.depth
-        return max(0.0, self._time(partial(exact, self._images())) - others)
-
-    def _features(self, counts: Sequence[int]) -> Tensor:
-        total = torch.zeros(4, dtype=torch.float64)
-        for before, after in zip((self.patches, *counts[:-1]), counts, strict=True):
-            if after < before:
-                total += torch.tensor([1.0, before, before * before, before - after], dtype=torch.float64)
-        return total
-
-    def _halves_of(self, counts: Sequence[int]) -> float:
-        attention, mlp = self._halves
-        before = (self.patches, *counts[:-1])
-        return sum(_at(attention, b) + _at(mlp, a) for b, a in zip(before, counts, strict=True))
+        ridge = torch.eye(features.shape[1], dtype=torch.float64) * 1e-3
+        target = torch.tensor(own, dtype=torch.float64)
+        return torch.linalg.solve(scaled.T @ scaled + ridge, scaled.T @ target) / scale
 
 
-def _quadratic(counts: Sequence[int], times: Sequence[float]) -> Tensor:
-    """Coefficients of 1, n and n^2 that fit the times, relative errors weighed alike."""
-    n = torch.tensor(counts, dtype=torch.float64)
-    seconds = torch.tensor(times, dtype=torch.float64).clamp(min=1e-9)
-    features = torch.stack([torch.ones_like(n), n, n * n], dim=1) / seconds.unsqueeze(1)
-    return torch.linalg.lstsq(features, torch.ones(len(counts), 1, dtype=torch.float64)).solution.squeeze(1)
+def _site_features(before: int, after: int) -> Tensor:
+    return torch.tensor([1.0, before, before * before, before - after], dtype=torch.float64)
 
 
-def _at(coefficients: Tensor, n: int) -> float:
-    return max(0.0, float(coefficients @ torch.tensor([1.0, n, n * n], dtype=torch.float64)))
+def _schedules(method: Method, depth: int, patches: int) -> list[dict[int, int]]:
+    """Schedules with many and with few sites, at which a method's own time is measured."""
+    every = range(min(1, depth - 1), depth)
+    middle = range(depth // 4, max(depth // 4 + 1, 3 * depth // 4))
+    plans = [(every, 0.85), (middle, 0.75), (middle[::2], 0.7), (middle[:1], 0.6), (middle[-1:], 0.5)]
+    found = []
+    for blocks, share in plans:
+        counts, current = {}, patches
+        for block in blocks:
+            kept = max(1, method.fewest(current), round(share * current))
+            if kept < current:
+                counts[block] = current = kept
+        if counts:
+            found.append(counts)
+    return found
