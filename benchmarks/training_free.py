@@ -42,6 +42,7 @@ METHODS = {  # as the command line takes them, and as results/training_free.csv 
 }
 BUDGETS = (0.8, 0.65, 0.5, 0.42, 0.35)
 SETS = ("imagenet_dev", "imagenet_sample")
+SEARCHED_AT = (0.65, 0.5, 0.35)
 SEARCHED = ("Ward", "ToMe", "TokenPooling", "EViT")
 VARIANTS = {"Ward": ("Ward", "Ward:rounds=2")}
 """Options that are searched beside the counts."""
@@ -126,7 +127,7 @@ def write_csv(path: Path, results: list[Result], unreduced: dict[str, float]) ->
     rows.sort(key=lambda row: (names_in_order(results, names).index(row[0]), -float(row[1]), row[2]))
     columns = ("method", "budget", "photographs", "agreement_percent", "standard_error", "top1_percent", "kl", "tokens")
     whole = ", ".join(f"{name} {share:.1%}" for name, share in unreduced.items())
-    record(path, columns, rows, f"ViT-Tiny, exact last block, default schedules; top-1 unreduced: {whole}")
+    record(path, columns, rows, f"ViT-Tiny, exact last block; top-1 unreduced: {whole}")
 
 
 def names_in_order(results: list[Result], names: dict[str, str]) -> list[str]:
@@ -181,6 +182,9 @@ def main() -> None:
         "--method", nargs="*", default=list(METHODS), help="name:option=value,... as in `foveate methods`"
     )
     parser.add_argument("--searched", nargs="*", default=(), help=f"methods to search too; all of them: {SEARCHED}")
+    parser.add_argument(
+        "--searched-budget", type=float, nargs="+", default=(0.65, 0.5, 0.35), help="shares to search at"
+    )
     parser.add_argument("--trials", type=int, default=60, help="settings that a search refines its best two with")
     parser.add_argument("--photographs", nargs="+", choices=SETS, default=SETS, help="sets of photographs")
     parser.add_argument("--threads", type=int, default=2, help="threads torch may use")
@@ -202,7 +206,7 @@ def main() -> None:
             if (method, name, budget) not in done:
                 results.append(measure(model, method, budget, on))
                 keep(results[-1], args.partial)
-    for method, budget, on in [(m, b, on) for m in args.searched for b in args.budget for on in sets.values()]:
+    for method, budget, on in [(m, b, on) for m in args.searched for b in args.searched_budget for on in sets.values()]:
         others = [other for other in sets.values() if other is not on]
         if others and (method + SUFFIX, on.name, budget) not in done:
             found = search(model, method, budget, others[0], args.partial, args.trials)

@@ -54,9 +54,9 @@ def test_an_altered_figure_is_noticed(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "results", tmp_path / "results")
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     shutil.copy(ROOT / "README.md", tmp_path)
-    figures = tmp_path / "results" / "training_free.csv"
+    figures = tmp_path / "results" / "defaults_and_searched.csv"
     text = figures.read_text("utf-8")
-    figures.write_text(text.replace("ToMe,0.5,89.6,", "ToMe,0.5,98.6,"), "utf-8")
+    figures.write_text(text.replace("ToMe,0.5,both,86.3,", "ToMe,0.5,both,98.3,"), "utf-8")
     assert figures.read_text("utf-8") != text
     assert tmp_path / "README.md" in render.stale(tmp_path)
 

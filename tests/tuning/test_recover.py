@@ -9,6 +9,7 @@ from timm.models.vision_transformer import VisionTransformer
 import foveate as fv
 from foveate.models.dense import dense_model
 from foveate.tuning import recovering
+from foveate.tuning.judging import Judged
 from foveate.tuning.recovering import MIXED, PASTED, divergence, mixed, random_crops
 from foveate_cli.main import main
 from zoo import make
@@ -54,6 +55,16 @@ def test_ctrl_c_keeps_the_best_so_far(reduced, photos):
     assert not found.complete
     assert found.steps_done == 3
     assert found.after.divergence <= found.before.divergence
+
+
+@pytest.mark.parametrize(("quality", "taken"), [(0.88, True), (0.8, False)])
+def test_fewer_decisions_beyond_the_noise_are_not_taken(reduced, photos, monkeypatch, quality, taken):
+    """Of 100 images, 90 % has a standard error of 3 points: 88 % may be noise, 80 % is not."""
+    found = iter([Judged(1.0, 0.9, 100, "of decisions"), *[Judged(0.5, quality, 100, "of decisions")] * 20])
+    monkeypatch.setattr(recovering.Judge, "compare", lambda self, model: next(found))
+    result = fv.recover(reduced, photos, steps=3, minutes=5)
+    assert (result.steps > 0) == taken
+    assert result.after.divergence == (0.5 if taken else 1.0)
 
 
 def test_images_held_apart_do_not_train(reduced, photos, monkeypatch):

@@ -6,8 +6,9 @@ few images and many steps. The reduced model's weights follow
     L = KL(p_unreduced || p_reduced)        or, for a model without classes,  1 - cos(f_unreduced, f_reduced)
 
 by AdamW, at a rate that rises over a twentieth of the time and then falls to zero. Images that are held apart judge the
-running average of the weights every eighth of the time. The best of these averages is returned; the weights that it
-began with are one of them, so that a tuning never ends worse than it began on those images.
+running average of the weights every eighth of the time. The average with the smallest L is returned, among those whose
+decisions are not fewer than at the beginning by more than a standard error; the weights at the beginning are one of
+them, so that L on those images never ends larger than it began.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def recover(
     minutes: float = 10.0,
     steps: int | None = None,
     batch_size: int = 32,
-    lr: float = 1e-4,
+    lr: float = 2e-5,
     limit: int = 1000,
     split: str | None = None,
     workers: int = 0,
@@ -170,7 +171,8 @@ class _Tuning:
         groups = [{"params": decayed, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.98))
         self.before = judge.compare(self.averaged)
-        self.best, self.best_steps = self.before, 0
+        self.best = self.judged = self.before
+        self.best_steps = 0
         self.best_weights = _copied(self.averaged)
 
     def run(self, started: float, seconds: float, steps: int | None, progress: Progress) -> Recovered:
@@ -191,7 +193,8 @@ class _Tuning:
                 self._average(done)
                 amount = (done, steps) if steps is not None else (round(elapsed * seconds), round(seconds))
                 unit = "steps" if steps is not None else "seconds"
-                progress(f"tuning, {unit}", *amount, f"step {done}, divergence {loss:.4f}")
+                apart = f"{self.judged.divergence:.4f} held apart, {self.before.divergence:.4f} at first"
+                progress(f"tuning, {unit}", *amount, f"step {done}, divergence {loss:.4f}; {apart}")
                 if (due := math.floor(CHECKS * share)) > checked:
                     checked = due
                     self._check(done)
@@ -228,8 +231,9 @@ class _Tuning:
             ours.lerp_(theirs, 1 - keep)
 
     def _check(self, done: int) -> None:
-        judged = self.judge.compare(self.averaged)
-        if judged.divergence < self.best.divergence and judged.quality >= self.before.quality:
+        judged = self.judged = self.judge.compare(self.averaged)
+        least = self.before.quality - self.before.standard_error  # fewer images than that tell nothing
+        if judged.divergence < self.best.divergence and judged.quality >= least:
             self.best, self.best_steps = judged, done
             self.best_weights = _copied(self.averaged)
 
