@@ -255,8 +255,8 @@ COLUMNS: tuple[Column, ...] = (
         "share of the final tokens that lie on the object",
         "On object",
         "on object",
-        "built-in scenes only, over 24 of them: the share of the final tokens that lie on the object; a merged token "
-        "counts as the mean of its patches",
+        "built-in scenes only, over 24 of them: the share of the final tokens that lie on the objects to count; a "
+        "merged token counts as the mean of its patches",
         numbers.percent,
         "%",
     ),
