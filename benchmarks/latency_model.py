@@ -1,4 +1,4 @@
-"""How well ``fv.search`` predicts speeds: its latency model, fitted to single blocks, against whole reduced models.
+"""How well ``fv.search`` predicts speeds: its latency model against timings of reduced models.
 
     python benchmarks/latency_model.py [--model deit_small_patch16_224] [--batch-size 1 16] [--threads 2] [--csv FILE]
 

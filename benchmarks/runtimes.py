@@ -33,7 +33,6 @@ CANDIDATES: dict[str, fv.Reduction] = {
     "TokenPooling": fv.Reduction(fv.TokenPooling(), fv.Budget(0.5)),
     "Ward": fv.Reduction(fv.Ward(), fv.Budget(0.5)),
     "Ward:rounds=1": fv.Reduction(fv.Ward(rounds=1), fv.Budget(0.5)),
-    "Ward:rounds=2": fv.Reduction(fv.Ward(rounds=2), fv.Budget(0.5)),
     "Ward:rounds=2, four sites": fv.Reduction(fv.Ward(rounds=2), fv.Budget(0.5, blocks=FOUR)),
     "TokenPooling, four sites": fv.Reduction(fv.TokenPooling(), fv.Budget(0.5, blocks=FOUR)),
 }

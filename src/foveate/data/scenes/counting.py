@@ -16,12 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from foveate.data.images import DataError
 from foveate.data.scenes.draws import Draws, Floats
-from foveate.data.scenes.kinds import COUNTS, KINDS, SIZE, Scene, Scenes
+from foveate.data.scenes.kinds import KINDS, SIZE, Scene, Scenes
 from foveate.data.scenes.painting import Canvas, background, clutter, coverage, grain, turned
 from foveate.data.scenes.shapes import SHAPES
-from foveate.data.splits import choose_split
 
 NUMBERS = tuple(str(number) for number in range(1, 21))
 """Labels: how many objects are warm."""
@@ -34,8 +32,6 @@ RADII = (0.04, 0.055)
 WARM_COLOR = ((0.8, 1.0), (0.3, 0.7), (0.05, 0.3))
 COOL_COLOR = ((0.05, 0.3), (0.5, 0.85), (0.6, 1.0))
 """Ranges of red, green and blue."""
-OWN_STREAM = 2
-"""Keeps the random numbers apart from those of other scenes."""
 
 
 def counting_scene(index: int, *, split: str = "train", size: int = SIZE, seed: int = 0) -> Scene:
@@ -44,11 +40,7 @@ def counting_scene(index: int, *, split: str = "train", size: int = SIZE, seed: 
     Raises:
         DataError: if an argument is out of range or there is no such split.
     """
-    CountingScenes.check(size, seed)
-    if index < 0:
-        raise DataError(f"Scenes count from 0, got index={index}.")
-    names = tuple(COUNTS)
-    draws = Draws(seed, names.index(choose_split(split, names, CountingScenes.source)), index, OWN_STREAM)
+    draws = CountingScenes.draws_of(index, split, size, seed)
     label, canvas = index % len(NUMBERS), Canvas.empty(size)
     background(draws, canvas)
     clutter(draws, canvas)
@@ -82,7 +74,7 @@ def _color(draws: Draws, ranges: tuple[tuple[float, float], ...]) -> Floats:
 class CountingScenes(Scenes):
     """Scenes with objects to count."""
 
-    source, smallest, labels = "scenes:counting", 96, NUMBERS
+    source, smallest, labels, stream = "scenes:counting", 96, NUMBERS, (2,)
 
     def draw(self, index: int) -> Scene:
         return counting_scene(index, split=self.split, size=self.size, seed=self.seed)

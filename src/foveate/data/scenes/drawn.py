@@ -11,6 +11,7 @@ from PIL import Image
 
 from foveate.data.images import DataError
 from foveate.data.labels import Request
+from foveate.data.scenes.draws import Draws
 from foveate.data.source import ImageData
 from foveate.data.splits import choose_split
 
@@ -30,6 +31,8 @@ class DrawnScenes(ABC):
     """Splits and their default number of scenes."""
     smallest: ClassVar[int]
     """Smallest side in pixels at which kinds can be told apart."""
+    stream: ClassVar[tuple[int, ...]] = ()
+    """Keeps the random numbers apart from those of other kinds of scenes."""
 
     @abstractmethod
     def draw(self, index: int) -> Any:
@@ -52,6 +55,19 @@ class DrawnScenes(ABC):
             raise DataError(f"{cls.source} size, the side in pixels, must be at least {cls.smallest}, got {size}.")
         if seed < 0:
             raise DataError(f"{cls.source} seed must be at least 0, got {seed}.")
+
+    @classmethod
+    def draws_of(cls, index: int, split: str, size: int, seed: int) -> Draws:
+        """The random numbers of one scene.
+
+        Raises:
+            DataError: if an argument is out of range or there is no such split.
+        """
+        cls.check(size, seed)
+        if index < 0:
+            raise DataError(f"Scenes count from 0, got index={index}.")
+        names = tuple(cls.counts)
+        return Draws(seed, names.index(choose_split(split, names, cls.source)), index, *cls.stream)
 
     def __len__(self) -> int:
         return self.count

@@ -17,14 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from foveate.data.images import DataError
 from foveate.data.labels import Request, declared_labels
 from foveate.data.scenes.drawn import DrawnScenes
 from foveate.data.scenes.draws import Draws
 from foveate.data.scenes.painting import Canvas, background, clutter, coverage, grain, texture, turned
 from foveate.data.scenes.shapes import SHAPES
 from foveate.data.source import ImageData, image_data
-from foveate.data.splits import choose_split
 
 KINDS = tuple(SHAPES)
 """Kinds of objects, in the order of labels."""
@@ -53,11 +51,7 @@ def scene(index: int, *, split: str = "train", size: int = SIZE, seed: int = 0) 
     Raises:
         DataError: if an argument is out of range or there is no such split.
     """
-    Scenes.check(size, seed)
-    if index < 0:
-        raise DataError(f"Scenes count from 0, got index={index}.")
-    names = tuple(COUNTS)
-    draws = Draws(seed, names.index(choose_split(split, names, "scenes:")), index)
+    draws = Scenes.draws_of(index, split, size, seed)
     label, canvas = index % len(KINDS), Canvas.empty(size)
     background(draws, canvas)
     clutter(draws, canvas)

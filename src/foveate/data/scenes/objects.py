@@ -24,7 +24,6 @@ from foveate.data.scenes.draws import Draws, Floats
 from foveate.data.scenes.painting import Canvas, background, clutter, coverage, grain, texture, turned
 from foveate.data.scenes.shapes import SHAPES, Shape
 from foveate.data.source import InstanceData
-from foveate.data.splits import choose_split
 
 KINDS = tuple(SHAPES)
 COUNTS = {"train": 20_000, "val": 1_000}
@@ -41,8 +40,6 @@ TRIES = 20
 """Places to try before a shape is left out: the scene is full."""
 PLAN = 128
 """Side in pixels of the grid on which places are chosen, so that every resolution shows the same scene."""
-OWN_STREAM = 1
-"""Keeps the random numbers apart from those of the scenes with one object."""
 KEYPOINTS = KeypointNames(
     names=("center", "top", "left", "bottom", "right"),
     limbs=((0, 1), (0, 2), (0, 3), (0, 4)),
@@ -114,11 +111,7 @@ def objects_scene(index: int, *, split: str = "train", size: int = SIZE, seed: i
     Raises:
         DataError: if an argument is out of range or there is no such split.
     """
-    ObjectScenes.check(size, seed)
-    if index < 0:
-        raise DataError(f"Scenes count from 0, got index={index}.")
-    names = tuple(COUNTS)
-    draws = Draws(seed, names.index(choose_split(split, names, "scenes:objects")), index, OWN_STREAM)
+    draws = ObjectScenes.draws_of(index, split, size, seed)
     placed, canvas = _plan(draws), Canvas.empty(size)
     background(draws, canvas)
     clutter(draws, canvas)
@@ -229,7 +222,7 @@ class ObjectScenes(DrawnScenes):
     size: int = SIZE
     seed: int = 0
 
-    source, counts, smallest = "scenes:objects", COUNTS, SMALLEST
+    source, counts, smallest, stream = "scenes:objects", COUNTS, SMALLEST, (1,)
 
     def draw(self, index: int) -> ObjectScene:
         return objects_scene(index, split=self.split, size=self.size, seed=self.seed)
