@@ -117,8 +117,7 @@ def objects_scene(index: int, *, split: str = "train", size: int = SIZE, seed: i
     clutter(draws, canvas)
     masks = [_paint(draws, canvas, one) for one in placed]
     grain(draws, canvas)
-    pixels = (np.clip(canvas.pixels, 0.0, 1.0) * 255 + 0.5).astype(np.uint8)
-    return ObjectScene(Image.fromarray(pixels), _instances(placed, masks, size, index))
+    return ObjectScene(canvas.image(), _instances(placed, masks, size, index))
 
 
 def _plan(draws: Draws) -> list[_Placed]:
