@@ -41,7 +41,9 @@ def main() -> None:
     parser.add_argument("--judges", type=int, default=300, help="validation images")
     parser.add_argument("--store", type=Path, default=Path("learned_methods.json"))
     parser.add_argument("--csv", type=Path)
+    parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
+    torch.set_num_threads(args.threads)
     found: dict[str, Any] = json.loads(args.store.read_text()) if args.store.is_file() else {}
     teacher, judges = vit_tiny(), pictures("val", args.judges)
     whole = logits(teacher, judges).argmax(1)

@@ -13,6 +13,9 @@ import torch
 
 from foveate.evaluation.environment import describe_environment
 
+OUTPUTS = ("--csv", "--json", "--out", "--report", "--store", "--partial", "--settings")
+"""Options that say where to write, which does not change the figures."""
+
 
 def record(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]], sample: str, *notes: str) -> None:
     """Write a CSV file like those in results/.
@@ -41,7 +44,7 @@ def record(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]],
 def command() -> str:
     """Return the running command, without local paths."""
     arguments = list(sys.argv[1:])
-    for option in ("--csv", "--json", "--out", "--report"):  # output paths do not change the results
+    for option in OUTPUTS:
         if option in arguments:
             del arguments[arguments.index(option) : arguments.index(option) + 2]
     assets = "FOVEATE_ASSETS=... " if "FOVEATE_ASSETS" in os.environ else ""

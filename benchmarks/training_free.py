@@ -1,10 +1,9 @@
 """Fidelity of a pretrained ViT-Tiny when it is reduced without training, at equal cost.
 
 Every method runs under the same MAC budgets, its own cost included, with the default schedule and the exact last block,
-on two sets of photographs. ``--searched`` methods also run with counts that ``fv.search`` chose by the divergence on
-256 photographs of the other set; the set that judges chose nothing. Reported are agreement with the unreduced model's
-decisions and its standard error, the mean
-KL(unreduced || reduced) of the probabilities, and top-1. Run as
+on two sets of photographs. ``--searched`` methods also run with counts that ``fv.search`` chose on photographs of the
+other set; the set that judges chose nothing. Reported are agreement with the unreduced model's decisions and its
+standard error, the mean KL(unreduced || reduced) of the probabilities, and top-1. Run as
 ``FOVEATE_ASSETS=... python benchmarks/training_free.py``. With ``--csv results/training_free.csv`` the README's table
 can be rendered again (results/render.py). With ``--partial FILE`` an interrupted run goes on.
 """
@@ -44,9 +43,9 @@ BUDGETS = (0.8, 0.65, 0.5, 0.42, 0.35)
 SETS = ("imagenet_dev", "imagenet_sample")
 SEARCHED_AT = (0.65, 0.5, 0.35)
 SEARCHED = ("Ward", "ToMe", "TokenPooling", "EViT")
-VARIANTS = {"Ward": ("Ward", "Ward:rounds=2")}
-"""Options that are searched beside the counts."""
 CALIBRATION = 256
+VALIDATION = 32
+"""Photographs of the set that chooses which a search holds apart; what counts is judged on the other set."""
 SUFFIX = ", searched"
 
 
@@ -98,13 +97,13 @@ def measure(
 
 
 def search(
-    model: nn.Module, name: str, budget: float, chosen_on: Photographs, known: Path | None, trials: int
+    model: nn.Module, name: str, budget: float, chosen_on: Photographs, known: Path | None, sizes: dict[str, int]
 ) -> fv.Reduction:
-    """Counts and options of a method that keep the most on 256 photographs."""
-    methods = VARIANTS.get(name, (name,))
-    kept = None if known is None else known.with_suffix(f".{name}.{chosen_on.name}.{len(chosen_on.images)}.json")
-    sizes = {"calibration": CALIBRATION, "validation": 32, "trials": trials}
-    found = fv.search(model, chosen_on.images, macs=budget, methods=methods, measurements=kept, **sizes)
+    """Counts of a method that keep the most on photographs of one set."""
+    kept = None if known is None else known.with_suffix(f".{name}.{chosen_on.name}.{sizes['calibration']}.json")
+    found = fv.search(
+        model, chosen_on.images, macs=budget, methods=[name], measurements=kept, validation=VALIDATION, **sizes
+    )
     return found.reduction
 
 
@@ -186,6 +185,7 @@ def main() -> None:
         "--searched-budget", type=float, nargs="+", default=(0.65, 0.5, 0.35), help="shares to search at"
     )
     parser.add_argument("--trials", type=int, default=60, help="settings that a search refines its best two with")
+    parser.add_argument("--calibration", type=int, default=CALIBRATION, help="photographs that a search chooses on")
     parser.add_argument("--photographs", nargs="+", choices=SETS, default=SETS, help="sets of photographs")
     parser.add_argument("--threads", type=int, default=2, help="threads torch may use")
     parser.add_argument("--partial", type=Path, help="keep every row in this file, and go on from it")
@@ -209,7 +209,8 @@ def main() -> None:
     for method, budget, on in [(m, b, on) for m in args.searched for b in args.searched_budget for on in sets.values()]:
         others = [other for other in sets.values() if other is not on]
         if others and (method + SUFFIX, on.name, budget) not in done:
-            found = search(model, method, budget, others[0], args.partial, args.trials)
+            sizes = {"calibration": args.calibration, "trials": args.trials}
+            found = search(model, method, budget, others[0], args.partial, sizes)
             result = measure(model, method, budget, on, found)
             results.append(replace(result, method=method + SUFFIX))
             keep(results[-1], args.partial)

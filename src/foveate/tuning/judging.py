@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cosine_similarity
 
 from foveate import tasks
 from foveate.adapters import copy_reducible
@@ -35,6 +36,9 @@ class Judged(NamedTuple):
     images: int
     what: str = "of decisions unchanged"
     """The quality in words."""
+    distance: float = math.nan
+    """Mean over images of the square root of their divergence: a search lowers it, as it tells better than the mean
+    divergence, which a few images dominate, how many decisions stay on other images (docs/search.md)."""
 
     @property
     def standard_error(self) -> float:
@@ -57,16 +61,25 @@ class Judge:
 
     def compare(self, reduced: nn.Module, limit: int | None = None) -> Judged:
         """Compare another model on the first ``limit`` images."""
-        metrics = self.task.metrics()
+        metrics, distances = self.task.metrics(), []
         for batch, reference in zip(self.images[:limit].split(BATCH), self.reference, strict=False):
-            whole = reference[: len(batch)]
+            whole, predicted = reference[: len(batch)], self._predicted(reduced, batch)
             # nobody's labels; masks are compared with those of the unreduced model
             targets = whole.argmax(dim=1) if self.quality == "miou" else self.task.read_targets(None, len(batch))
-            metrics.update(self._predicted(reduced, batch), targets, whole)
-        found = metrics.compute()
+            metrics.update(predicted, targets, whole)
+            distances.append(self._distances(whole, predicted))
+        found, distance = metrics.compute(), float(torch.cat(distances).mean())
         if self.quality == "cosine":
-            return Judged(1 - found["cosine"], found["cosine"], metrics.images, self._in_words())
-        return Judged(found["kl"], found[self.quality] / 100, metrics.images, self._in_words())
+            return Judged(1 - found["cosine"], found["cosine"], metrics.images, self._in_words(), distance)
+        return Judged(found["kl"], found[self.quality] / 100, metrics.images, self._in_words(), distance)
+
+    def _distances(self, whole: Tensor, predicted: Tensor) -> Tensor:
+        """The root of every image's divergence, (B,): of its prediction, mask or embedding (B, C, ...)."""
+        if self.quality == "cosine":
+            return (1 - cosine_similarity(whole, predicted, dim=-1)).clamp_min(0).sqrt()
+        log_p, log_q = whole.log_softmax(dim=1), predicted.log_softmax(dim=1)
+        places = (log_p.exp() * (log_p - log_q)).sum(dim=1)  # (B, ...): one place, or those of a mask
+        return places.reshape(len(places), -1).mean(dim=1).clamp_min(0).sqrt()
 
     def _in_words(self) -> str:
         words = {"cosine": "cosine", "miou": "mIoU with the unreduced model's masks"}
@@ -134,10 +147,11 @@ def _from_source(
     return torch.cat([pair.images for pair in first_images(loader.epoch(0), wanted)])
 
 
-def halves(images: Tensor, calibration: int) -> tuple[Tensor, Tensor]:
-    """Images that choose, and others that judge."""
-    cut = min(calibration, len(images) // 2)
-    return images[:cut], images[cut:]
+def divided(images: Tensor, calibration: int, validation: int) -> tuple[Tensor, Tensor]:
+    """Images that choose, and others that judge; where there are too few, both get fewer in proportion."""
+    share = min(1.0, len(images) / (calibration + validation))
+    cut = min(round(share * calibration), len(images) - FEWEST_IMAGES)
+    return images[: max(FEWEST_IMAGES, cut)], images[max(FEWEST_IMAGES, cut) :]
 
 
 def interval(shares: Sequence[Judged]) -> str:

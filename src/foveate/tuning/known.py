@@ -18,6 +18,8 @@ from foveate.tuning.constraints import Quality
 from foveate.tuning.judging import Judge, Judged
 
 SECONDS_BETWEEN_WRITES = 2.0
+VERSION = 2
+"""Version of the stored form; the first had no distances and no number."""
 AGAIN = "Use another file to measure anew."
 
 
@@ -37,6 +39,8 @@ class Known:
             check_writable(self.path.parent)
             return
         stored = unsealed(read_json(self.path), self.path, AGAIN)
+        if stored.get("version") != VERSION:
+            raise ValueError(f"{self.path} was written by another version of foveate. {AGAIN}")
         if stored.get("identity") != self.identity:
             raise ValueError(
                 f"{self.path} has measurements of another model or of other images, or of another quality. {AGAIN}"
@@ -58,7 +62,7 @@ class Known:
     def write(self) -> None:
         """Write everything in one step."""
         measured = {key: list(judged) for key, judged in self.found.items()}
-        content = sealed({"format": FORMAT, "identity": self.identity, "measured": measured})
+        content = sealed({"format": FORMAT, "version": VERSION, "identity": self.identity, "measured": measured})
         self.path.parent.mkdir(parents=True, exist_ok=True)
         write_text(self.path, json.dumps(content))
         self.written_at = time.monotonic()

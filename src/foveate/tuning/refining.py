@@ -1,4 +1,4 @@
-"""Better counts near given ones: small random changes at equal cost, kept where the measured divergence falls."""
+"""Better counts near given ones: small random changes at equal cost, kept where the measured distance falls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from foveate.methods.base import Method
 Counts = tuple[int, ...]
 
 
-HOPELESS = 1.1
+HOPELESS = 1.05
 """A change whose estimate exceeds that of the best by this factor is not measured on all images."""
 
 
@@ -20,13 +20,13 @@ def refined(
     method: Method,
     cost: Callable[[Counts], float],
     budget: float,
-    divergence: Callable[[Counts], float],
+    distance: Callable[[Counts], float],
     trials: int,
     seed: int,
     report: Callable[[int, float], None] = lambda done, best: None,
     screen: Callable[[Counts], float] | None = None,
 ) -> tuple[Counts, float]:
-    """The best counts found, and their divergence.
+    """The best counts found, and their distance from the unreduced model.
 
     Args:
         counts: where to begin; their cost is at most ``budget``.
@@ -34,23 +34,23 @@ def refined(
         method: whose steps must be in reach.
         cost: cost of counts.
         budget: largest cost.
-        divergence: what to lower.
+        distance: what to lower.
         trials: how many changes to try.
         seed: of the changes.
         report: called after every trial.
-        screen: a cheaper estimate of the divergence, by which hopeless changes are left out.
+        screen: a cheaper estimate of the distance, by which hopeless changes are left out.
     """
     draw = random.Random(seed)
-    best, lowest = counts, divergence(counts)
+    best, lowest = counts, distance(counts)
     seen, estimate = {counts}, 0.0 if screen is None else screen(counts)
     for trial in range(1, trials + 1):
-        changed = fitted(_changed(ratios(best, patches), draw), patches, method, cost, budget)
-        if changed is not None and changed not in seen:
-            seen.add(changed)
-            estimated = 0.0 if screen is None else screen(changed)
-            found = divergence(changed) if estimated <= HOPELESS * estimate else lowest
+        new = fitted(changed(ratios(best, patches), draw), patches, method, cost, budget)
+        if new is not None and new not in seen:
+            seen.add(new)
+            estimated = 0.0 if screen is None else screen(new)
+            found = distance(new) if estimated <= HOPELESS * estimate else lowest
             if found < lowest:
-                best, lowest, estimate = changed, found, estimated
+                best, lowest, estimate = new, found, estimated
         report(trial, lowest)
     return best, lowest
 
@@ -61,14 +61,14 @@ def ratios(counts: Sequence[int], patches: int) -> list[float]:
     return [after / max(1, first) for first, after in zip(before, counts, strict=True)]
 
 
-def _changed(kept: list[float], draw: random.Random) -> list[float]:
+def changed(kept: list[float], draw: random.Random) -> list[float]:
     """Two blocks keep more or fewer; a block that kept all may begin to reduce."""
-    changed = list(kept)
+    shares = list(kept)
     for block in draw.sample(range(len(kept)), k=min(2, len(kept))):
-        changed[block] = min(1.0, max(0.1, changed[block] * 2 ** draw.gauss(0, 0.25)))
+        shares[block] = min(1.0, max(0.1, shares[block] * 2 ** draw.gauss(0, 0.25)))
         if draw.random() < 0.15:
-            changed[block] = 1.0
-    return changed
+            shares[block] = 1.0
+    return shares
 
 
 def fitted(

@@ -26,7 +26,7 @@ from foveate.methods.validation import check_type, shown
 from foveate.tasks import Task
 from foveate.tuning.constraints import Constraints, Goal, check_goal
 from foveate.tuning.found import Found
-from foveate.tuning.judging import Judge, halves, qualities_of, read_images, task_of
+from foveate.tuning.judging import Judge, divided, qualities_of, read_images, task_of
 from foveate.tuning.known import Known, RememberingJudge
 from foveate.tuning.strategy import Strategy
 
@@ -75,8 +75,8 @@ def search(
         memory_mib: largest peak of a pass beyond weights and images, in MiB.
         optimize: what to make small for a bound on quality: ``macs``, ``latency`` on this machine or ``memory``.
         methods: methods to search, or their names.
-        calibration: images that choose; at most half of those that there are.
-        validation: other images that judge.
+        calibration: images that choose.
+        validation: other images that judge. If there are fewer in all, both get their share.
         trials: random changes of the counts of each finalist.
         batch_size: images in a batch, for times and memory.
         split: split of the source.
@@ -110,7 +110,7 @@ def search(
     if not fitting:
         raise ValueError("None of the methods can reduce this model; they need a class token.")
     pool = read_images(whole, images, task, calibration + validation, seed, split, workers)
-    choosing, judging = halves(pool, calibration)
+    choosing, judging = divided(pool, calibration, validation)
     quality = constraints.quality or qualities_of(task)[0]
     known = None if measurements is None else Known(measurements, whole, choosing, quality)
     judge = RememberingJudge(whole, choosing, task, quality, known)

@@ -125,7 +125,7 @@ class Strategy:
         for number, (method, budget) in enumerate(zip(self.methods, budgets, strict=True)):
             if budget is not None:
                 starts = dict.fromkeys((self._allocated(method, budget), self._by_default(method, budget)))
-                measured = [(self._measured(method, one).divergence, number, one) for one in starts if one is not None]
+                measured = [(self._measured(method, one).distance, number, one) for one in starts if one is not None]
                 begun += sorted(measured)[:1]
         if not begun:
             raise self._out_of_reach()
@@ -198,13 +198,11 @@ class Strategy:
             method,
             lambda tried: self.expense.total(method, tried, patches),
             budget,
-            lambda tried: self.judge.judge(self._reduction(method, tried)).divergence,
+            lambda tried: self.judge.judge(self._reduction(method, tried)).distance,
             self.trials,
             self.seed,
-            lambda done, lowest: self.progress(
-                f"refining {method.name}", done, self.trials, f"divergence {lowest:.4f}"
-            ),
-            lambda tried: self.judge.judge(self._reduction(method, tried), TABLE_IMAGES).divergence,
+            lambda done, lowest: self.progress(f"refining {method.name}", done, self.trials, f"distance {lowest:.4f}"),
+            lambda tried: self.judge.judge(self._reduction(method, tried), TABLE_IMAGES).distance,
         )
         return self._measured(method, best)
 
@@ -267,7 +265,7 @@ class Strategy:
         done = list(dict(self.trials_done).items())  # each setting once
         if self.constraints.expense is not None:
             number = 4 if self.memory else 2  # refined counts may need more memory than those they began with
-            return sorted(done, key=lambda one: one[1].divergence)[:number]
+            return sorted(done, key=lambda one: one[1].distance)[:number]
         keeping = [one for one in done if self._keeps(one[1])]
         by_cost = sorted(keeping, key=lambda one: self._cost(one[0]))
         return by_cost[:4] or sorted(done, key=lambda one: -one[1].quality)[:1]
@@ -301,7 +299,8 @@ class Strategy:
             "levels": list(self.levels),
             "sensitivities": self.tables,
             "measured": [
-                {"reduction": r.text, "quality": j.quality, "divergence": j.divergence} for r, j in self.trials_done
+                {"reduction": r.text, "quality": j.quality, "divergence": j.divergence, "distance": j.distance}
+                for r, j in self.trials_done
             ],
         }
         return found | ({"unreduced_memory_mib": self._peak(Reduction())} if self.memory else {})
