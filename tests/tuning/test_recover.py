@@ -10,7 +10,7 @@ import foveate as fv
 from foveate.models.dense import dense_model
 from foveate.tuning import recovering
 from foveate.tuning.judging import Judged
-from foveate.tuning.recovering import MIXED, PASTED, divergence, mixed, random_crops
+from foveate.tuning.recovering import MIXED, PASTED, mixed, random_crops
 from foveate_cli.main import main
 from zoo import make
 
@@ -78,16 +78,6 @@ def test_images_held_apart_do_not_train(reduced, photos, monkeypatch):
     fv.recover(reduced, photos, steps=6, minutes=5)
     apart = {tuple(image.flatten()[:8].tolist()) for image in photos[:32]}
     assert apart.isdisjoint(tuple(image.flatten()[:8].tolist()) for batch in seen for image in batch)
-
-
-def test_the_divergences_match_plain_formulas():
-    one, two = torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(0))
-    p, q = two.softmax(1), one.softmax(1)
-    assert divergence(one, two, True) == pytest.approx(float((p * (p / q).log()).sum() / 5), rel=1e-5)
-    maps = [torch.stack([logits, logits.flip(0)], dim=2).unsqueeze(3) for logits in (one, two)]  # (5, 7, 2, 1)
-    assert divergence(*maps, True) == pytest.approx(float(divergence(one, two, True)), rel=1e-5)
-    cosines = [float(a @ b / (a.norm() * b.norm())) for a, b in zip(one, two, strict=True)]
-    assert divergence(one, two, False) == pytest.approx(1 - sum(cosines) / 5, rel=1e-4)
 
 
 def test_crops_show_a_part_of_their_own_image():

@@ -22,7 +22,7 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cosine_similarity, interpolate, kl_div
+from torch.nn.functional import interpolate
 
 from foveate.adapters import copy_unreduced, inspect
 from foveate.evaluation.bars import shown_progress
@@ -30,6 +30,7 @@ from foveate.evaluation.environment import computes_bf16
 from foveate.evaluation.progress import Progress
 from foveate.evaluation.timing import check_positive, check_progress, check_workers
 from foveate.methods.validation import check_type, shown
+from foveate.tuning.following import Following
 from foveate.tuning.judging import FEWEST_IMAGES, Judge, Judged, read_images, task_of
 
 CHECKS = 8
@@ -155,9 +156,9 @@ class _Tuning:
         seed: int,
         precision: Precision | None,
     ) -> None:
-        self.student, self.teacher, self.images, self.judge = student, teacher, images, judge
+        self.student, self.images, self.judge = student, images, judge
         self.batch_size, self.lr = min(batch_size, len(images)), lr
-        self.classifies = inspect(teacher).num_classes is not None
+        self.following = Following(student, teacher, judge.task)
         self.generator = torch.Generator().manual_seed(seed)
         first = next(student.parameters())
         self.device, self.dtype = first.device, first.dtype
@@ -194,7 +195,7 @@ class _Tuning:
                 amount = (done, steps) if steps is not None else (round(elapsed * seconds), round(seconds))
                 unit = "steps" if steps is not None else "seconds"
                 apart = f"{self.judged.divergence:.4f} held apart, {self.before.divergence:.4f} at first"
-                progress(f"tuning, {unit}", *amount, f"step {done}, divergence {loss:.4f}; {apart}")
+                progress(f"tuning, {unit}", *amount, f"step {done}, loss {loss:.4f}; divergence {apart}")
                 if (due := math.floor(CHECKS * share)) > checked:
                     checked = due
                     self._check(done)
@@ -214,10 +215,7 @@ class _Tuning:
         crops = mixed(random_crops(self.images[chosen], self.generator), self.generator)
         crops = crops.to(self.device, self.dtype)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
-            with torch.no_grad():
-                target = self.judge.task.predict(self.teacher, crops)
-            predicted = self.judge.task.predict(self.student, crops)
-        loss = divergence(predicted, target, self.classifies)
+            loss = self.following.loss(crops)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(self.student.parameters(), 1.0)
@@ -240,14 +238,6 @@ class _Tuning:
 
 def _copied(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-
-
-def divergence(predicted: Any, target: Any, classifies: bool) -> Tensor:
-    """KL(target || predicted) of logits (B, classes, ...), or one minus the cosine of embeddings: the mean."""
-    if not classifies:
-        return (1 - cosine_similarity(predicted.float(), target.float(), dim=-1)).mean()
-    ours, theirs = (logits.float().movedim(1, -1).flatten(0, -2).log_softmax(-1) for logits in (predicted, target))
-    return kl_div(ours, theirs, log_target=True, reduction="batchmean")
 
 
 def random_crops(images: Tensor, generator: torch.Generator) -> Tensor:
