@@ -32,6 +32,7 @@ from foveate.adapters import inspect, spread_to_patches
 from foveate.methods.options import parse
 from foveate.tuning import recovering
 from foveate.tuning.following import divergence
+from foveate.tuning.varying import blended, mixed, random_crops, recolored
 
 FOLDERS = ("pets/train/images", "pets/val/images", "coco_mini/train2017", "coco_mini/val2017", "imagenette/val")
 TUNED = 500
@@ -50,7 +51,6 @@ class Crops:
     mix: float = 0.5  # share with a pasted rectangle
     blend: float = 0.0  # share that is a mean of two crops
     color: float = 0.0  # largest change of brightness, contrast and saturation
-    plain: float = 0.0  # share of whole images
 
 
 @dataclass(frozen=True)
@@ -110,21 +110,9 @@ def read(paths: list[Path]) -> Tensor:
 
 def varied(images: Tensor, crops: Crops, generator: torch.Generator) -> Tensor:
     """Crops of images (B, C, H, W), changed as ``crops`` asks."""
-    recovering.SMALLEST_CROP, recovering.MIXED = crops.smallest, crops.mix
-    chance, strength, *changes = torch.rand(6, len(images), 1, 1, 1, generator=generator)
-    found = recovering.random_crops(images, generator)
-    if crops.plain:
-        found = torch.where(chance < crops.plain, images, found)
-    if crops.color:
-        bright, contrast, saturation = (1 + crops.color * (2 * change - 1) for change in changes[:3])
-        found = found * contrast + (bright - 1)
-        gray = found.mean(1, keepdim=True)
-        found = gray + (found - gray) * saturation
-    if crops.plain < 1:
-        mixed = recovering.mixed(found, generator)
-        found = torch.where(chance < crops.plain, found, mixed)
-    share = 0.5 + 0.5 * strength
-    return torch.where(changes[3] < crops.blend, share * found + (1 - share) * found.roll(1, 0), found)
+    found = random_crops(images, generator, crops.smallest)
+    found = mixed(recolored(found, generator, crops.color), generator, crops.mix)
+    return blended(found, generator, crops.blend)
 
 
 class Outputs:

@@ -22,7 +22,6 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import interpolate
 
 from foveate.adapters import copy_unreduced, inspect
 from foveate.evaluation.bars import shown_progress
@@ -32,6 +31,7 @@ from foveate.evaluation.timing import check_positive, check_progress, check_work
 from foveate.methods.validation import check_type, shown
 from foveate.tuning.following import Following
 from foveate.tuning.judging import FEWEST_IMAGES, Judge, Judged, read_images, task_of
+from foveate.tuning.varying import varied
 
 CHECKS = 8
 """How often the held-apart images judge."""
@@ -39,12 +39,6 @@ WARMUP = 0.05
 """Share of the time over which the rate rises."""
 HELD_APART = 0.2
 """Share of the images that judge and do not train."""
-SMALLEST_CROP = 0.5
-"""Smallest share of an image's sides that a crop shows."""
-MIXED = 0.5
-"""Share of the crops into which a part of another is pasted."""
-PASTED = (0.3, 0.7)
-"""Smallest and largest side of that part, relative to the image's."""
 Precision = Literal["fp32", "bf16"]
 AVERAGED = 0.97
 """Share of the running average that stays at each step: about the last 30 steps count."""
@@ -212,8 +206,7 @@ class _Tuning:
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr * rate
         chosen = torch.randint(len(self.images), (self.batch_size,), generator=self.generator)
-        crops = mixed(random_crops(self.images[chosen], self.generator), self.generator)
-        crops = crops.to(self.device, self.dtype)
+        crops = varied(self.images[chosen], self.generator).to(self.device, self.dtype)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
             loss = self.following.loss(crops)
         self.optimizer.zero_grad(set_to_none=True)
@@ -238,35 +231,3 @@ class _Tuning:
 
 def _copied(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-
-
-def random_crops(images: Tensor, generator: torch.Generator) -> Tensor:
-    """A random part of each image (B, C, H, W) at its own size again, mirrored half of the time."""
-    height, width = images.shape[-2:]
-    draws = torch.rand(len(images), 4, generator=generator).tolist()
-    crops = []
-    for image, (scale, down, right, mirror) in zip(images, draws, strict=True):
-        side = SMALLEST_CROP + (1 - SMALLEST_CROP) * scale
-        rows, columns = max(1, round(side * height)), max(1, round(side * width))
-        top, left = round(down * (height - rows)), round(right * (width - columns))
-        part = image[:, top : top + rows, left : left + columns].unsqueeze(0)
-        part = interpolate(part.float(), (height, width), mode="bicubic", antialias=True, align_corners=False)
-        crops.append(part.flip(-1) if mirror < 0.5 else part)
-    return torch.cat(crops).to(images.dtype)
-
-
-def mixed(crops: Tensor, generator: torch.Generator) -> Tensor:
-    """Paste a rectangle of the next crop into some of them (B, C, H, W), at its own place."""
-    height, width = crops.shape[-2:]
-    draws = torch.rand(len(crops), 5, generator=generator).tolist()
-    found = crops.clone()
-    for number, (chance, tall, wide, down, right) in enumerate(draws):
-        if chance < MIXED:
-            rows, columns = (
-                round((PASTED[0] + (PASTED[1] - PASTED[0]) * share) * side)
-                for share, side in ((tall, height), (wide, width))
-            )
-            top, left = round(down * (height - rows)), round(right * (width - columns))
-            part = slice(top, top + rows), slice(left, left + columns)
-            found[number][:, *part] = crops[(number + 1) % len(crops)][:, *part]
-    return found
