@@ -1,14 +1,12 @@
 """``fv.recover``: a short tuning without labels, in which a reduced model follows the unreduced one.
 
-Both see the same random crops of unlabeled images, half of them with a part of another crop pasted in, since there are
-few images and many steps. The reduced model's weights follow
-
-    L = KL(p_unreduced || p_reduced)        or, for a model without classes,  1 - cos(f_unreduced, f_reduced)
-
-by AdamW, at a rate that rises over a twentieth of the time and then falls to zero. Images that are held apart judge the
-running average of the weights every eighth of the time. The average with the smallest L is returned, among those whose
-decisions are not fewer than at the beginning by more than a standard error; the weights at the beginning are one of
-them, so that L on those images never ends larger than it began.
+Both see the same pictures, made from unlabeled images by crops, colors, pasted parts and means of two, since there are
+few images and many steps. The reduced model follows the other's predictions, and its class token after every block
+(``following.py`` has the loss). AdamW changes all weights, at a rate that rises over a twentieth of the time and then
+falls to zero. Images that are held apart judge the running average of the weights every eighth of the time. The average
+whose predictions diverge least is returned, among those whose decisions are not fewer than at the beginning by more
+than a standard error. The weights at the beginning are one of them, so that the divergence on those images never ends
+larger than it began.
 """
 
 from __future__ import annotations
@@ -81,7 +79,7 @@ def recover(
     minutes: float = 10.0,
     steps: int | None = None,
     batch_size: int = 32,
-    lr: float = 2e-5,
+    lr: float = 5e-5,
     limit: int = 1000,
     split: str | None = None,
     workers: int = 0,
