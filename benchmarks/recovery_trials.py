@@ -221,7 +221,7 @@ def paired(one: Tensor, other: Tensor) -> tuple[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--method", default="ward", help="name:option=value,...")
+    parser.add_argument("--method", default="Ward", help="name:option=value,...")
     parser.add_argument("--budget", type=float, default=0.35, help="share of the MACs")
     parser.add_argument("--variant", action="append", required=True, help="settings that differ from the first ones")
     parser.add_argument("--steps", type=int, default=200, help="batches of 32 crops")

@@ -79,7 +79,7 @@ def recover(
     minutes: float = 10.0,
     steps: int | None = None,
     batch_size: int = 32,
-    lr: float = 5e-5,
+    lr: float = 3e-5,
     limit: int = 1000,
     split: str | None = None,
     workers: int = 0,
