@@ -10,7 +10,7 @@ import foveate as fv
 from foveate.models.dense import dense_model
 from foveate.tuning import recovering
 from foveate.tuning.judging import Judged
-from foveate.tuning.recovering import MIXED, PASTED, divergence, mixed, random_crops
+from foveate.tuning.varying import varied
 from foveate_cli.main import main
 from zoo import make
 
@@ -72,50 +72,12 @@ def test_images_held_apart_do_not_train(reduced, photos, monkeypatch):
 
     def watched(images, generator):
         seen.append(images.clone())
-        return random_crops(images, generator)
+        return varied(images, generator)
 
-    monkeypatch.setattr(recovering, "random_crops", watched)
+    monkeypatch.setattr(recovering, "varied", watched)
     fv.recover(reduced, photos, steps=6, minutes=5)
     apart = {tuple(image.flatten()[:8].tolist()) for image in photos[:32]}
     assert apart.isdisjoint(tuple(image.flatten()[:8].tolist()) for batch in seen for image in batch)
-
-
-def test_the_divergences_match_plain_formulas():
-    one, two = torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(0))
-    p, q = two.softmax(1), one.softmax(1)
-    assert divergence(one, two, True) == pytest.approx(float((p * (p / q).log()).sum() / 5), rel=1e-5)
-    maps = [torch.stack([logits, logits.flip(0)], dim=2).unsqueeze(3) for logits in (one, two)]  # (5, 7, 2, 1)
-    assert divergence(*maps, True) == pytest.approx(float(divergence(one, two, True)), rel=1e-5)
-    cosines = [float(a @ b / (a.norm() * b.norm())) for a, b in zip(one, two, strict=True)]
-    assert divergence(one, two, False) == pytest.approx(1 - sum(cosines) / 5, rel=1e-4)
-
-
-def test_crops_show_a_part_of_their_own_image():
-    flat = torch.arange(6.0).view(6, 1, 1, 1).expand(6, 3, 20, 30)
-    crops = random_crops(flat, torch.Generator().manual_seed(1))
-    assert crops.shape == flat.shape
-    assert torch.allclose(crops, flat, atol=1e-5)
-    ramp = torch.linspace(0, 1, 30).expand(40, 3, 20, 30)
-    slopes = random_crops(ramp, torch.Generator().manual_seed(1)).diff(dim=-1).mean((1, 2, 3))
-    assert (slopes > 0).any()  # some are mirrored,
-    assert (slopes < 0).any()
-    assert slopes.abs().max() <= 1 / 29 + 1e-4
-    assert slopes.abs().min() < 0.8 / 29  # and some are enlarged
-
-
-def test_a_mixed_crop_has_one_rectangle_of_the_next_crop():
-    flat = torch.arange(200.0).view(200, 1, 1, 1).expand(200, 3, 20, 30)
-    found = mixed(flat, torch.Generator().manual_seed(0))
-    changed = found != flat
-    assert changed.flatten(1).any(1).float().mean() == pytest.approx(MIXED, abs=0.1)
-    for number in changed.flatten(1).any(1).nonzero().flatten().tolist():
-        where = changed[number, 0]
-        rows, columns = where.any(1).sum(), where.any(0).sum()
-        assert where.sum() == rows * columns  # a rectangle
-        assert round(20 * PASTED[0]) <= rows <= round(20 * PASTED[1])
-        assert round(30 * PASTED[0]) <= columns <= round(30 * PASTED[1])
-        assert (found[number][:, where] == (number + 1) % 200).all()
-        assert torch.equal(changed[number, 0], changed[number, 2])
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])

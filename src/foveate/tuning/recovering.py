@@ -1,14 +1,12 @@
 """``fv.recover``: a short tuning without labels, in which a reduced model follows the unreduced one.
 
-Both see the same random crops of unlabeled images, half of them with a part of another crop pasted in, since there are
-few images and many steps. The reduced model's weights follow
-
-    L = KL(p_unreduced || p_reduced)        or, for a model without classes,  1 - cos(f_unreduced, f_reduced)
-
-by AdamW, at a rate that rises over a twentieth of the time and then falls to zero. Images that are held apart judge the
-running average of the weights every eighth of the time. The average with the smallest L is returned, among those whose
-decisions are not fewer than at the beginning by more than a standard error; the weights at the beginning are one of
-them, so that L on those images never ends larger than it began.
+Both see the same pictures, made from unlabeled images by crops, colors, pasted parts and means of two, since there are
+few images and many steps. The reduced model follows the other's predictions, and its class token after every block
+(``following.py`` has the loss). AdamW changes all weights, at a rate that rises over a twentieth of the time and then
+falls to zero. Images that are held apart judge the running average of the weights every eighth of the time. The average
+whose predictions diverge least is returned, among those whose decisions are not fewer than at the beginning by more
+than a standard error. The weights at the beginning are one of them, so that the divergence on those images never ends
+larger than it began.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cosine_similarity, interpolate, kl_div
 
 from foveate.adapters import copy_unreduced, inspect
 from foveate.evaluation.bars import shown_progress
@@ -30,7 +27,9 @@ from foveate.evaluation.environment import computes_bf16
 from foveate.evaluation.progress import Progress
 from foveate.evaluation.timing import check_positive, check_progress, check_workers
 from foveate.methods.validation import check_type, shown
+from foveate.tuning.following import Following
 from foveate.tuning.judging import FEWEST_IMAGES, Judge, Judged, read_images, task_of
+from foveate.tuning.varying import varied
 
 CHECKS = 8
 """How often the held-apart images judge."""
@@ -38,12 +37,6 @@ WARMUP = 0.05
 """Share of the time over which the rate rises."""
 HELD_APART = 0.2
 """Share of the images that judge and do not train."""
-SMALLEST_CROP = 0.5
-"""Smallest share of an image's sides that a crop shows."""
-MIXED = 0.5
-"""Share of the crops into which a part of another is pasted."""
-PASTED = (0.3, 0.7)
-"""Smallest and largest side of that part, relative to the image's."""
 Precision = Literal["fp32", "bf16"]
 AVERAGED = 0.97
 """Share of the running average that stays at each step: about the last 30 steps count."""
@@ -86,7 +79,7 @@ def recover(
     minutes: float = 10.0,
     steps: int | None = None,
     batch_size: int = 32,
-    lr: float = 2e-5,
+    lr: float = 3e-5,
     limit: int = 1000,
     split: str | None = None,
     workers: int = 0,
@@ -155,9 +148,9 @@ class _Tuning:
         seed: int,
         precision: Precision | None,
     ) -> None:
-        self.student, self.teacher, self.images, self.judge = student, teacher, images, judge
+        self.student, self.images, self.judge = student, images, judge
         self.batch_size, self.lr = min(batch_size, len(images)), lr
-        self.classifies = inspect(teacher).num_classes is not None
+        self.following = Following(student, teacher, judge.task)
         self.generator = torch.Generator().manual_seed(seed)
         first = next(student.parameters())
         self.device, self.dtype = first.device, first.dtype
@@ -194,7 +187,7 @@ class _Tuning:
                 amount = (done, steps) if steps is not None else (round(elapsed * seconds), round(seconds))
                 unit = "steps" if steps is not None else "seconds"
                 apart = f"{self.judged.divergence:.4f} held apart, {self.before.divergence:.4f} at first"
-                progress(f"tuning, {unit}", *amount, f"step {done}, divergence {loss:.4f}; {apart}")
+                progress(f"tuning, {unit}", *amount, f"step {done}, loss {loss:.4f}; divergence {apart}")
                 if (due := math.floor(CHECKS * share)) > checked:
                     checked = due
                     self._check(done)
@@ -211,13 +204,9 @@ class _Tuning:
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr * rate
         chosen = torch.randint(len(self.images), (self.batch_size,), generator=self.generator)
-        crops = mixed(random_crops(self.images[chosen], self.generator), self.generator)
-        crops = crops.to(self.device, self.dtype)
+        crops = varied(self.images[chosen], self.generator).to(self.device, self.dtype)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
-            with torch.no_grad():
-                target = self.judge.task.predict(self.teacher, crops)
-            predicted = self.judge.task.predict(self.student, crops)
-        loss = divergence(predicted, target, self.classifies)
+            loss = self.following.loss(crops)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(self.student.parameters(), 1.0)
@@ -240,43 +229,3 @@ class _Tuning:
 
 def _copied(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-
-
-def divergence(predicted: Any, target: Any, classifies: bool) -> Tensor:
-    """KL(target || predicted) of logits (B, classes, ...), or one minus the cosine of embeddings: the mean."""
-    if not classifies:
-        return (1 - cosine_similarity(predicted.float(), target.float(), dim=-1)).mean()
-    ours, theirs = (logits.float().movedim(1, -1).flatten(0, -2).log_softmax(-1) for logits in (predicted, target))
-    return kl_div(ours, theirs, log_target=True, reduction="batchmean")
-
-
-def random_crops(images: Tensor, generator: torch.Generator) -> Tensor:
-    """A random part of each image (B, C, H, W) at its own size again, mirrored half of the time."""
-    height, width = images.shape[-2:]
-    draws = torch.rand(len(images), 4, generator=generator).tolist()
-    crops = []
-    for image, (scale, down, right, mirror) in zip(images, draws, strict=True):
-        side = SMALLEST_CROP + (1 - SMALLEST_CROP) * scale
-        rows, columns = max(1, round(side * height)), max(1, round(side * width))
-        top, left = round(down * (height - rows)), round(right * (width - columns))
-        part = image[:, top : top + rows, left : left + columns].unsqueeze(0)
-        part = interpolate(part.float(), (height, width), mode="bicubic", antialias=True, align_corners=False)
-        crops.append(part.flip(-1) if mirror < 0.5 else part)
-    return torch.cat(crops).to(images.dtype)
-
-
-def mixed(crops: Tensor, generator: torch.Generator) -> Tensor:
-    """Paste a rectangle of the next crop into some of them (B, C, H, W), at its own place."""
-    height, width = crops.shape[-2:]
-    draws = torch.rand(len(crops), 5, generator=generator).tolist()
-    found = crops.clone()
-    for number, (chance, tall, wide, down, right) in enumerate(draws):
-        if chance < MIXED:
-            rows, columns = (
-                round((PASTED[0] + (PASTED[1] - PASTED[0]) * share) * side)
-                for share, side in ((tall, height), (wide, width))
-            )
-            top, left = round(down * (height - rows)), round(right * (width - columns))
-            part = slice(top, top + rows), slice(left, left + columns)
-            found[number][:, *part] = crops[(number + 1) % len(crops)][:, *part]
-    return found
