@@ -95,7 +95,7 @@ BREAKS: list[Break] = [
     broken(
         "default schedules that begin where they always did",
         "methods/base.py",
-        "power = max(0.0, worth - (steps - done)) if worth < steps else done * worth / steps",
+        "power = max(0.0, early + min(done - early, behind) - max(0.0, steps - worth)) + beyond * early / stronger",
         "power = done * worth / steps",
         "methods/test_spread.py::test_smaller_budgets_begin_earlier",
     ),

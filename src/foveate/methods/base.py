@@ -207,17 +207,22 @@ class Method(ABC):
 
         Strength 0 keeps every token, and counts never rise with the strength. By default (docs/schedules.md) every
         block keeps the same share of its tokens, from some block on to three quarters of the depth. The strength moves
-        that block to the front; once it is the first that may reduce, the share falls. Merging may begin in block 0,
+        that block to the front; once it is the first that may reduce, all blocks keep less. Where tokens are selected,
+        only those of the first half do, and those behind it end, the last one first. Merging may begin in block 0,
         other kinds spare the first twelfth.
         """
         last = min(depth - 1, 3 * depth // 4)
         first = 0 if self.kind == "merge" else min(last, math.ceil(depth / 12))
         steps, share = last - first + 1, KEPT_PER_TWELFTH[self.kind] ** (12 / depth)
+        stronger = max(1, depth // 2 - first + 1) if self.kind == "select" else steps
         worth = strength * steps * max(1.0, -math.log(n) / math.log(share))  # in blocks that keep `share`
+        beyond = max(0.0, worth - steps)
+        behind = (steps - stronger) * max(0.0, 1 - beyond / steps)  # blocks that still reduce behind the first half
         counts, current = [], n
         for block in range(depth):
             done = min(max(0, block - first + 1), steps)
-            power = max(0.0, worth - (steps - done)) if worth < steps else done * worth / steps
+            early = min(done, stronger)
+            power = max(0.0, early + min(done - early, behind) - max(0.0, steps - worth)) + beyond * early / stronger
             wanted = current if done == 0 else max(1, min(current, round(n * share**power)))
             current = current if wanted == current else max(wanted, self.fewest(current))
             counts.append(current)
