@@ -8,8 +8,8 @@ BREAKS: list[Break] = [
     broken(
         "distances of tokens as they are, far from the origin",
         "core/precision.py",
-        "return x - _typical(x[:,",
-        "return x - 0 * _typical(x[:,",
+        "return x - typical_token(x)",
+        "return x - 0 * typical_token(x)",
         OFFSETS + "an_offset_does_not_change_the_choice",
     ),
     broken(
