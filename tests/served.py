@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 BATCH = {0: torch.export.Dim("batch", min=1, max=64)}
-Run = Callable[[Tensor], list[Tensor]]
+Run = Callable[..., list[Tensor]]
 
 
 def program_of(model: nn.Module, images: Tensor) -> torch.export.ExportedProgram:
@@ -28,15 +28,24 @@ def in_onnxruntime(program: torch.export.ExportedProgram) -> Run:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(file.getvalue(), options)
-    name = session.get_inputs()[0].name
-    return lambda images: [torch.from_numpy(out) for out in session.run(None, {name: images.numpy()})]
+    names = [entry.name for entry in session.get_inputs()]
+
+    def run(*inputs: Tensor) -> list[Tensor]:
+        given = {name: x.numpy() for name, x in zip(names, inputs, strict=True)}
+        return [torch.from_numpy(out) for out in session.run(None, given)]
+
+    return run
 
 
-def in_openvino(program: torch.export.ExportedProgram) -> Run:
-    compiled = openvino.Core().compile_model(
-        openvino.convert_model(program), "CPU", {"INFERENCE_NUM_THREADS": 1, "INFERENCE_PRECISION_HINT": "f32"}
-    )
-    return lambda images: [torch.from_numpy(out.copy()) for out in compiled(images.numpy()).values()]
+def in_openvino(program: torch.export.ExportedProgram, batch: int | None = None) -> Run:
+    """``batch``: the only batch size it will get; OpenVINO then chooses other kernels."""
+    model = openvino.convert_model(program)
+    if batch is not None:
+        shapes = [argument.shape for argument in program.example_inputs[0]]
+        model.reshape({number: [batch, *shape[1:]] for number, shape in enumerate(shapes)})
+    how = {"INFERENCE_NUM_THREADS": 1, "INFERENCE_PRECISION_HINT": "f32"}
+    compiled = openvino.Core().compile_model(model, "CPU", how)
+    return lambda *inputs: [torch.from_numpy(out.copy()) for out in compiled([x.numpy() for x in inputs]).values()]
 
 
 RUNTIMES: dict[str, Callable[[torch.export.ExportedProgram], Run]] = {

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from .entry import ASSIGNMENT, ATTENTION, CLUSTER, GRAPHS, OFFSETS, OUTPUTS, SELECT, WARD, Break, broken
+from .entry import ASSIGNMENT, ATTENTION, CLUSTER, GRAPHS, OFFSETS, OUTPUTS, SELECT, SUMS, WARD, Break, broken
 
 BREAKS: list[Break] = [
     broken(
         "distances of tokens as they are, far from the origin",
         "core/precision.py",
-        "return x - _typical(x[:,",
-        "return x - 0 * _typical(x[:,",
+        "return x - typical_token(x)",
+        "return x - 0 * typical_token(x)",
         OFFSETS + "an_offset_does_not_change_the_choice",
     ),
     broken(
@@ -216,6 +216,46 @@ BREAKS: list[Break] = [
         "return above | (equal & (equal.flip(1).cumsum(1).flip(1) <= places))",
         GRAPHS + "exported_operations_choose_the_same_tokens",
         only="torch.export",
+    ),
+    broken(
+        "ranks in an exported graph give ties to the higher index",
+        "core/graphs.py",
+        "lower = (place.unsqueeze(1) < place).float()",
+        "lower = (place.unsqueeze(1) > place).float()",
+        GRAPHS + "exported_operations_choose_the_same_tokens",
+        only="torch.export",
+    ),
+    broken(
+        "an exported graph looks for the best in a row",
+        "core/graphs.py",
+        "values, index = torch.bmm(right, left.transpose(1, 2)).topk(1, dim=1)",
+        "values, index = (v.transpose(1, 2) for v in torch.bmm(left, right.transpose(1, 2)).topk(1, dim=2))",
+        GRAPHS + "of_equal_products_the_first_is_best",
+        only="one",
+    ),
+    broken(
+        "an exported round looks for the best in a row",
+        "core/member_sums.py",
+        "best, nearest = table.topk(1, dim=1)  # (B, 1, sources)",
+        "best, nearest = (v.transpose(1, 2) for v in table.transpose(1, 2).contiguous().topk(1, dim=2))",
+        SUMS + "of_equal_costs_the_lower_index_is_merged",
+        only="one and Ward",
+    ),
+    broken(
+        "tokens are out of order after the last exported round",
+        "core/member_sums.py",
+        "if not last:",
+        "if True:",
+        SUMS + "the_exported_form_makes_the_eager_merges",
+        only="Ward and 17-11 and sizes",
+    ),
+    broken(
+        "an exported merge sums sizes by weight",
+        "core/member_sums.py",
+        "torch.stack([weight, size], dim=2)",
+        "torch.stack([weight, size * weight], dim=2)",
+        SUMS + "the_exported_form_makes_the_eager_merges",
+        only="Ward and 17-11 and sizes",
     ),
     broken(
         "eager leaves ties to the sort",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 ASSIGNMENT, ATTENTION = "core/test_assignment.py::test_", "core/test_attention.py::test_"
 CLUSTER, WARD, SELECT = "core/test_cluster.py::test_", "core/test_ward.py::test_", "core/test_select.py::test_"
 OFFSETS, GRAPHS = "core/test_offsets.py::test_", "core/test_graphs.py::test_"
+SUMS = "core/test_member_sums.py::test_"
 OUTPUTS, TRAVEL = "contract/test_outputs.py::test_", "contract/test_travel.py::test_"
 GRID, SYSTEMS = "contract/test_grid.py::test_", "adapters/test_systems.py::test_"
 TOWERS, BACKBONES = "adapters/test_hf_towers.py::test_", "adapters/test_hf_backbones.py::test_"

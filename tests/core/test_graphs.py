@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from hypothesis import given
@@ -11,7 +13,7 @@ from torch import Tensor, nn
 from foveate.core import graphs
 from foveate.core.assignment import joined_means, partition, pool, pool_at_mean_norm
 from foveate.core.members import representatives
-from served import RUNTIMES, program_of
+from served import RUNTIMES, in_openvino, program_of
 
 N, K = 9, 4
 
@@ -31,6 +33,9 @@ class Operations(nn.Module):
             graphs.largest_by_position(score, K),
             chosen.sort(dim=1).values,
             rest,
+            graphs.largest_first(score, K),
+            graphs.lengths(rows),
+            graphs.squared_lengths(rows / 8),
             graphs.positions(score > 1, N),
             graphs.ranks(score),
             graphs.add_into_slots(rows, owner, 5),
@@ -75,9 +80,25 @@ def test_exported_operations_choose_the_same_tokens(runtime, exported_operations
             assert (found.float() - expected.float()).abs().max() < 1e-5, number
 
 
-@pytest.fixture(scope="module")
-def exported_operations() -> torch.export.ExportedProgram:
-    return program_of(Operations(), tied(2))
+@pytest.fixture(scope="module", params=[graphs.MOST_RANKED, 0], ids=["ranked", "too many to rank"])
+def exported_operations(request) -> Iterator[torch.export.ExportedProgram]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graphs, "MOST_RANKED", request.param)
+        yield program_of(Operations(), tied(2))
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino", "openvino for one image"])
+def test_of_equal_products_the_first_is_best(runtime):
+    class Best(nn.Module):
+        def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+            return graphs.best_products(rows[:, ::2], rows[:, 1::2])
+
+    program = program_of(Best(), torch.zeros(2, 81, 1))
+    run = in_openvino(program, batch=1) if runtime == "openvino for one image" else RUNTIMES[runtime](program)
+    for seed in range(5):  # whole numbers of which many are equal
+        rows = torch.randint(0, 3, (1, 81, 1), generator=torch.Generator().manual_seed(seed)).float()
+        for found, expected in zip(run(rows), Best()(rows), strict=True):
+            assert torch.equal(found.to(expected), expected)
 
 
 @pytest.mark.parametrize("k", [0, N])

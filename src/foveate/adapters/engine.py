@@ -326,9 +326,8 @@ class Runner:
 
     def _reduce(self, stream: Stream, scores: dict[str, Tensor], index: int) -> tuple[Stream, Step | None]:
         view = self.view(stream, scores, index)
-        assignment = self.method.assign(view, self.plan.counts[index])
+        assignment, tokens = self.method.reduce(view, self.plan.counts[index])
         self._check_count(assignment, index)
-        tokens = self.method.combine(view, assignment)
         size = _size_after(stream.size, assignment, tokens) if self.tracks_size else None
         bias = None
         if size is not None and self.method.proportional_attention:

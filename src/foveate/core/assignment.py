@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from foveate.core.graphs import add_into_slots, exporting, flat_index, max_rows_into_slots, membership
+from foveate.core.graphs import add_into_slots, exporting, flat_index, lengths, max_rows_into_slots, membership
 
 Reduce = Literal["sum", "max"]
 
@@ -280,7 +280,7 @@ def _pick_and_join(x: Tensor, a: Assignment, more: Joining, prefix: int, at_mean
     weight = more.weight.reshape(-1, 1)
     rows.index_add_(0, slot, ((others - own) * weight).to(x.dtype))
     if at_mean_norm:
-        _stretch_joined(rows, slot, _norm(own), _norm(others), weight)
+        _stretch_joined(rows, slot, lengths(own), lengths(others), weight)
     return y
 
 
@@ -291,8 +291,8 @@ def _join_by_product(first: Tensor, others: Tensor, more: Joining, prefix: int, 
     mean = left * first + share @ others
     if not at_mean_norm:
         return mean
-    wanted = left * _norm(first) + share @ _norm(others)
-    return mean * _stretch(mean, wanted).to(mean.dtype)
+    wanted = left * lengths(first) + share @ lengths(others)
+    return mean * stretch(mean, wanted).to(mean.dtype)
 
 
 def _stretch_joined(rows: Tensor, slot: Tensor, own: Tensor, others: Tensor, weight: Tensor) -> None:
@@ -305,13 +305,13 @@ def _stretch_joined(rows: Tensor, slot: Tensor, own: Tensor, others: Tensor, wei
     by_slot = own.new_zeros(rows.shape[0], 2).index_add(0, slot, by_slot.to(own.dtype)).index_select(0, slot)
     wanted, parts = own + by_slot[:, :1], by_slot[:, 1:]
     mean = rows.index_select(0, slot)
-    rows.index_add_(0, slot, mean * ((_stretch(mean, wanted) - 1) / parts).to(mean.dtype))
+    rows.index_add_(0, slot, mean * ((stretch(mean, wanted) - 1) / parts).to(mean.dtype))
 
 
-def _stretch(mean: Tensor, wanted: Tensor) -> Tensor:
+def stretch(mean: Tensor, wanted: Tensor) -> Tensor:
     """The factor that gives ``mean`` the norm ``wanted``."""
     # tokens that cancel out leave a tiny mean of arbitrary direction: stretch it at most a thousandfold
-    return wanted / torch.maximum(_norm(mean), wanted * 1e-3).clamp_min(torch.finfo(wanted.dtype).tiny)
+    return wanted / torch.maximum(lengths(mean), wanted * 1e-3).clamp_min(torch.finfo(wanted.dtype).tiny)
 
 
 def _sum_or_max(x: Tensor, a: Assignment, reduce: Reduce) -> Tensor:
@@ -328,11 +328,6 @@ def _sum_or_max(x: Tensor, a: Assignment, reduce: Reduce) -> Tensor:
     if a.dst is not None:
         rows = add_into_slots(rows, a.dst, a.num_out)
     return rows.to(x.dtype)
-
-
-def _norm(x: Tensor) -> Tensor:
-    half = x.dtype in (torch.float16, torch.bfloat16)  # their squares overflow
-    return torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32 if half else None)
 
 
 def _check_tokens(x: Tensor, expected: int, verb: str, what: str) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from foveate.core.assignment import Assignment, Joining, joined_means, pool, take, weighted_means
-from foveate.core.graphs import fill_diagonal, in_graph, largest_by_position, min_into_slots, positions
+from foveate.core.graphs import fill_diagonal, in_graph, largest_by_position, min_into_slots, positions, squared_lengths
 from foveate.core.noise import counter_uniform
 from foveate.core.precision import centered, in_full_precision, to_float
 from foveate.core.tiles import MOST_TOKENS, by_strips
@@ -120,8 +120,8 @@ def _table_of(x: Tensor) -> Tensor:
 
 
 def squared_norm(x: Tensor) -> Tensor:
-    """|x_i|^2, (B, N), in one pass; x.square().sum() would store the squares."""
-    return torch.linalg.vector_norm(x, dim=-1).square_()
+    """|x_i|^2, (B, N)."""
+    return squared_lengths(x, keepdim=False)
 
 
 def cluster_means(clusters: Clusters, size: Tensor | None = None, weight: Tensor | None = None) -> Assignment:

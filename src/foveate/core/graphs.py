@@ -10,6 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+MOST_RANKED = 1024
+"""Tokens that exported graphs rank by a table of all pairs."""
+
 
 def exporting() -> bool:
     """Whether the graph leaves PyTorch: ``torch.export`` and all that is built on it, or ``torch.jit.trace``."""
@@ -24,7 +27,7 @@ def in_graph() -> bool:
 def largest(score: Tensor, k: int) -> Tensor:
     """The k tokens of largest ``score`` (B, N), in no particular order: (B, K)."""
     if exporting():
-        return positions(_is_among_largest(score, k), k)
+        return positions(is_among_largest(score, k), k)
     return score.sort(dim=1, descending=True, stable=True).indices[:, :k]
 
 
@@ -41,10 +44,31 @@ def largest_by_position(score: Tensor, k: int) -> Tensor:
 def largest_and_rest(score: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k tokens of largest ``score`` (B, N), in no particular order, and the others in their original order."""
     if exporting():
-        chosen = _is_among_largest(score, k)
-        return positions(chosen, k), positions(~chosen, score.shape[1] - k)
+        order = largest_first(score, k)
+        return order[:, :k], order[:, k:]
     order = score.sort(dim=1, descending=True, stable=True).indices
     return order[:, :k], order[:, k:].sort(dim=1).values
+
+
+def is_among_largest(score: Tensor, k: int) -> Tensor:
+    """(B, N) true for the k largest."""
+    n = score.shape[1]
+    if k in (0, n):
+        return torch.full(score.shape, k > 0, dtype=torch.bool, device=score.device)
+    if n <= MOST_RANKED:  # one table, which is cheaper than a chain of small operations
+        place = torch.arange(n, device=score.device)
+        lower = (place.unsqueeze(1) < place).float()
+        row, column = score.unsqueeze(2), score.unsqueeze(1)
+        return torch.where(row == column, lower, (row > column).float()).sum(dim=1) < k
+    least = score.topk(k, dim=1).values[:, -1:]  # equal values may be in any order, but the k-th value is certain
+    above, equal = score > least, score == least
+    places = k - above.sum(dim=1, keepdim=True)
+    return above | (equal & (equal.cumsum(1) <= places))
+
+
+def largest_first(score: Tensor, k: int) -> Tensor:
+    """The k tokens of largest ``score`` (B, N), then the others, both in their original order: (B, N)."""
+    return positions(is_among_largest(score, k), score.shape[1])
 
 
 def positions(marked: Tensor, k: int) -> Tensor:
@@ -82,6 +106,31 @@ def comes_before(score: Tensor) -> Tensor:
     place = torch.arange(n, device=score.device)
     row, column = score.unsqueeze(2), score.unsqueeze(1)
     return (row > column) | ((row == column) & (place.unsqueeze(1) < place))
+
+
+def best_products(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest product of each row of ``left`` (B, N, D) with a row of ``right``, and which: both (B, N)."""
+    if not exporting():
+        values, index = torch.bmm(left, right.transpose(1, 2)).max(dim=2)
+        return values, index
+    # of equal values OpenVINO finds the first one in a column, but not always in a row
+    values, index = torch.bmm(right, left.transpose(1, 2)).topk(1, dim=1)
+    return values.squeeze(1), index.squeeze(1)
+
+
+def lengths(x: Tensor, keepdim: bool = True) -> Tensor:
+    """|x_i| of tokens x (..., N, C), in float32 at least, because squares of half precision overflow: (..., N, 1)."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    if exporting():  # ONNX Runtime takes twice as long for a norm
+        return squared_lengths(x.to(wide), keepdim).sqrt()
+    return torch.linalg.vector_norm(x, dim=-1, keepdim=keepdim, dtype=None if wide == x.dtype else wide)
+
+
+def squared_lengths(x: Tensor, keepdim: bool = True) -> Tensor:
+    """|x_i|^2 of tokens x (..., N, C)."""
+    if exporting():
+        return (x * x).sum(dim=-1, keepdim=keepdim)
+    return torch.linalg.vector_norm(x, dim=-1, keepdim=keepdim).square_()  # one pass, without storing the squares
 
 
 def add_into_slots(rows: Tensor, dst: Tensor, num_out: int) -> Tensor:
@@ -136,13 +185,3 @@ def fill_diagonal(table: Tensor, value: float, offset: int = 0) -> Tensor:
         return table
     row, column = (torch.arange(size, device=table.device) for size in table.shape[1:])
     return table.masked_fill(row.unsqueeze(1) + offset == column, value)
-
-
-def _is_among_largest(score: Tensor, k: int) -> Tensor:
-    """(B, N) true for the k largest. A sort may leave equal values in any order, but its k-th value is certain."""
-    if k in (0, score.shape[1]):
-        return torch.full(score.shape, k > 0, dtype=torch.bool, device=score.device)
-    least = score.topk(k, dim=1).values[:, -1:]
-    above, equal = score > least, score == least
-    places = k - above.sum(dim=1, keepdim=True)
-    return above | (equal & (equal.cumsum(1) <= places))

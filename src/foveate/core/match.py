@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from foveate.core.assignment import Assignment, joined_means
-from foveate.core.graphs import compact, largest, largest_and_rest
+from foveate.core.graphs import best_products, compact, largest, largest_and_rest, lengths
 from foveate.core.precision import in_full_precision, to_float
 from foveate.core.tiles import by_strips
 
@@ -30,8 +30,8 @@ def merge_most_similar(metric: Tensor, keep: int, size: Tensor | None = None, ph
         token, none = metric.new_zeros(b, 1, dtype=torch.long), metric.new_zeros(b, 0, dtype=torch.long)
         return joined_means(token, none, none, n, size)
     unit = unit_rows(metric)
-    source, others = unit[:, phase::2], unit[:, 1 - phase :: 2].transpose(1, 2)
-    best, target = by_strips(sources, targets, lambda strip: torch.bmm(source[:, strip], others).max(dim=-1))
+    source, others = unit[:, phase::2], unit[:, 1 - phase :: 2]
+    best, target = by_strips(sources, targets, lambda strip: best_products(source[:, strip], others))
     merging, staying = largest_and_rest(best, merges)
     slot = target.gather(1, merging) + (sources - merges)
     destinations = torch.arange(1 - phase, n, 2, device=metric.device).expand(b, targets)
@@ -52,8 +52,8 @@ def merge_most_similar_of(
     if not len(targets):  # a single token
         return merge_into(sources.new_zeros(b, 0), sources.new_zeros(b, 0), n, size)
     unit = unit_rows(metric)
-    left, right = unit[:, sources], unit[:, targets].transpose(1, 2)
-    best, target = by_strips(len(sources), len(targets), lambda strip: torch.bmm(left[:, strip], right).max(dim=-1))
+    left, right = unit[:, sources], unit[:, targets]
+    best, target = by_strips(len(sources), len(targets), lambda strip: best_products(left[:, strip], right))
     merging = largest(best, n - keep)
     return merge_into(sources[merging], targets[target.gather(1, merging)], n, size)
 
@@ -76,7 +76,7 @@ def merge_into(
 def unit_rows(x: Tensor) -> Tensor:
     """Rows of x (B, N, C) scaled to length 1, in float32 at least; without gradients, because they choose tokens."""
     x = to_float(x)
-    return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(1e-12)
+    return x / lengths(x).clamp_min(1e-12)
 
 
 @in_full_precision

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from foveate.core.assignment import take
-from foveate.core.graphs import positions
+from foveate.core.graphs import lengths, positions
 
 P = ParamSpec("P")
 R = TypeVar("R")
+MIDDLES = tuple(range(1, 18, 2))
+"""Of nine parts of an image, in eighteenths."""
 
 
 def to_float(x: Tensor) -> Tensor:
@@ -24,8 +26,7 @@ def to_float(x: Tensor) -> Tensor:
 
 def row_norms(x: Tensor) -> Tensor:
     """|x_i| of tokens x (..., N, C): (..., N), in float32 at least, because squares of half precision overflow."""
-    half = x.dtype in (torch.float16, torch.bfloat16)
-    return torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32 if half else None)
+    return lengths(x, keepdim=False)
 
 
 def centered(x: Tensor, valid: Tensor | None = None) -> Tensor:
@@ -40,13 +41,19 @@ def centered(x: Tensor, valid: Tensor | None = None) -> Tensor:
         valid: (B, N), false for padding, which is not looked at; None if there is no padding.
     """
     x = to_float(x)
-    middles = [2 * part + 1 for part in range(9)]  # of nine parts of the image, in eighteenths
     if valid is None:
-        return x - _typical(x[:, [x.shape[1] * middle // 18 for middle in middles]])
+        return x - typical_token(x)
     valid_first = positions(valid, valid.shape[1])
     count = valid.sum(dim=1, keepdim=True)
-    place = valid_first.gather(1, torch.cat([count * middle // 18 for middle in middles], dim=1))
+    place = valid_first.gather(1, torch.cat([count * middle // 18 for middle in MIDDLES], dim=1))
     return x - _typical(take(x, place))
+
+
+def typical_token(x: Tensor, prefix: int = 0) -> Tensor:
+    """What ``centered`` subtracts from the tokens behind ``prefix`` of x (B, P + N, C): (B, 1, C)."""
+    n = x.shape[1] - prefix
+    places = torch.tensor([prefix + n * middle // 18 for middle in MIDDLES], device=x.device)
+    return _typical(x.index_select(1, places))
 
 
 def _typical(x: Tensor) -> Tensor:

@@ -148,9 +148,11 @@ def program_of(module: nn.Module, images: Tensor) -> ExportedProgram:
     try:
         # what cannot be traced would be printed, all of it
         with held, torch.no_grad(), contextlib.redirect_stderr(io.StringIO()):
-            return torch.export.export(module, (example.clone(),), dynamic_shapes=({0: Dim("batch", min=1)},))
+            program = torch.export.export(module, (example.clone(),), dynamic_shapes=({0: Dim("batch", min=1)},))
     except Exception as error:  # torch.export raises many kinds
         raise ValueError(f"torch.export cannot trace this model: {_first_line(error)}") from error
+    program.graph.eliminate_dead_code()  # where each token went, if the model does not return it
+    return program
 
 
 def _first_line(error: Exception) -> str:

@@ -142,6 +142,11 @@ class Method(ABC):
         """The new sequence (B, P + keep, C). By default, weighted sums over the edges."""
         return pool(view.tokens, assignment, prefix=view.prefix)
 
+    def reduce(self, view: BlockView, keep: int) -> tuple[Assignment, Tensor]:
+        """``assign``, then ``combine``. Methods override it to do both at once where that is faster."""
+        assignment = self.assign(view, keep)
+        return assignment, self.combine(view, assignment)
+
     def needs(self, has_cls: bool) -> frozenset[Need]:
         """What it reads from attention on a model with (``has_cls``) or without a class token."""
         return NOTHING

@@ -25,6 +25,7 @@ from foveate.core import (
 )
 from foveate.core.cluster import squared_distances
 from foveate.core.graphs import comes_before, fill_diagonal
+from foveate.core.member_sums import merge_into_largest, merges_in_graph
 from foveate.methods.base import NOTHING, BlockView, Kind, Method, Need, Site, StepShape
 from foveate.methods.registry import register
 
@@ -97,6 +98,14 @@ class TokenPooling(Method):
         if self.output == "medoid":
             return cluster_medoids(clusters, view.size)
         return cluster_means(clusters, view.size, weight)
+
+    def reduce(self, view: BlockView, keep: int) -> tuple[Assignment, Tensor]:
+        options = (self.clustering, self.start, self.iterations, self.features, self.output)
+        usual = options == ("kmedoids", "significance", 1, "tokens", "mean")
+        if not usual or keep == 0 or not merges_in_graph(view.patches.shape[1]):
+            return super().reduce(view, keep)
+        score, weight = view.attn_received, self._weight(view)
+        return merge_into_largest(view.tokens, view.prefix, score, keep, weight, view.size, self.rescale)
 
     def combine(self, view: BlockView, assignment: Assignment) -> Tensor:
         if self.output == "medoid" and assignment.src is not None:

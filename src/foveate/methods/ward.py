@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from foveate.core import Assignment, cluster_means, keep_topk, pool, pool_at_mean_norm, ward_greedy, ward_rounds
+from foveate.core.member_sums import merge_alternating, merges_in_graph
 from foveate.core.ward import merges_by_round, ward_costs
 from foveate.methods.base import BlockView, Kind, Method, Need, Site, StepShape
 from foveate.methods.registry import register
@@ -48,6 +49,13 @@ class Ward(Method):
 
     def needs(self, has_cls: bool) -> frozenset[Need]:
         return frozenset({"attn_received", "cls_attn"}) if has_cls else frozenset({"attn_received"})
+
+    def reduce(self, view: BlockView, keep: int) -> tuple[Assignment, Tensor]:
+        n = view.patches.shape[1]
+        if self.search == "greedy" or keep == 0 or not merges_in_graph(n):
+            return super().reduce(view, keep)
+        plan = merges_by_round(n, keep, self.rounds)
+        return merge_alternating(view.tokens, view.prefix, plan, _weight(view), view.size, self.rescale)
 
     def assign(self, view: BlockView, keep: int) -> Assignment:
         if keep == 0:
