@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from photographs import assets, logits, vit_tiny
-from PIL import Image
+from photographs import assets, logits, opened, vit_tiny
 from recording import record
 from torch import Tensor, nn
 from torch.nn.functional import kl_div
-from torchvision.transforms.functional import pil_to_tensor
 
 import foveate as fv
 from foveate.files import write_text
@@ -64,8 +62,7 @@ def pictures(part: str, number: int) -> Tensor:
     folders = sorted((assets() / "imagenette" / part).iterdir())
     by_class = [sorted(folder.iterdir()) for folder in folders]
     files = [files[i % len(files)] for i in range(math.ceil(number / len(folders))) for files in by_class][:number]
-    opened = (Image.open(file).convert("RGB").resize((224, 224), Image.Resampling.BICUBIC) for file in files)
-    return torch.stack([pil_to_tensor(picture).float().div(255).sub(0.5).div(0.5) for picture in opened])
+    return opened(files)
 
 
 def one(

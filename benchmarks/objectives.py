@@ -16,11 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from photographs import assets, logits, vit_tiny
-from PIL import Image
+from photographs import assets, logits, opened, vit_tiny
 from recording import record
 from torch import Tensor, nn
-from torchvision.transforms.functional import pil_to_tensor
 
 import foveate as fv
 from foveate.adapters import inspect
@@ -106,8 +104,7 @@ def pictures(folder: Path, limit: int) -> Tensor:
     files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in (".jpg", ".jpeg", ".png"))
     files = [file for file in files if "trimaps" not in file.parts]
     files = files[:: max(1, len(files) // limit)][:limit]
-    opened = (Image.open(file).convert("RGB").resize((224, 224), Image.Resampling.BICUBIC) for file in files)
-    return torch.stack([pil_to_tensor(picture).float().div(255).sub(0.5).div(0.5) for picture in opened])
+    return opened(files)
 
 
 def candidates(model: nn.Module, name: str, budget: float, number: int) -> list[fv.Reduction]:

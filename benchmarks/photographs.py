@@ -27,11 +27,14 @@ def photographs(folder: Path, limit: int | None) -> tuple[Tensor, Tensor]:
     """Return images (N, 3, 224, 224), normalized for the weights, and labels (N,)."""
     with (folder / "labels.csv").open() as file:
         rows = list(csv.DictReader(file))[:limit]
-    pictures = [
-        Image.open(folder / row["file"]).convert("RGB").resize((224, 224), Image.Resampling.BICUBIC) for row in rows
-    ]
-    images = torch.stack([pil_to_tensor(p).float().div(255).sub(0.5).div(0.5) for p in pictures])
+    images = opened([folder / row["file"] for row in rows])
     return images, torch.tensor([int(row["label"]) for row in rows])
+
+
+def opened(files: list[Path]) -> Tensor:
+    """Images (N, 3, 224, 224), normalized for the weights."""
+    pictures = (Image.open(file).convert("RGB").resize((224, 224), Image.Resampling.BICUBIC) for file in files)
+    return torch.stack([pil_to_tensor(picture).float().div(255).sub(0.5).div(0.5) for picture in pictures])
 
 
 def vit_tiny(size: int = 224) -> Any:
