@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--rate", type=float, default=1e-4, help="learning rate of AdamW; new modules get ten times it")
     parser.add_argument("--judges", type=int, default=300, help="validation images")
-    parser.add_argument("--store", type=Path, default=Path("learned_methods.json"))
+    parser.add_argument("--store", type=Path, default=Path("out/learned_methods.json"))
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
