@@ -192,6 +192,8 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, help="also write the figures to this file, as in results/")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    if args.partial is not None:
+        args.partial.parent.mkdir(parents=True, exist_ok=True)
     model = vit_tiny()
     results = read_known(args.partial)
     done = {(r.method, r.photographs, r.budget) for r in results}

@@ -96,6 +96,12 @@ class Plan:
         return self.num_patches if self.site is Site.KV or restored else self.counts[block]
 
     @property
+    def mean_share(self) -> float:
+        """Patch tokens that enter a block, as a share of all patches; the mean over blocks."""
+        entering = [self.num_patches, *map(self.tokens_after, range(len(self.counts) - 1))]
+        return sum(entering) / (len(entering) * self.num_patches)
+
+    @property
     def read_by_head(self) -> int:
         """Patch tokens that leave the encoder."""
         return self.tokens_after(len(self.counts) - 1) if self.output == "tokens" else self.num_patches

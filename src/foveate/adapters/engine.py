@@ -32,6 +32,7 @@ from foveate.core import (
     class_value_row,
     log_size_bias,
     pool_size,
+    size_strength,
 )
 from foveate.core.precision import row_norms
 from foveate.methods.base import BlockView, Method, Site
@@ -331,7 +332,8 @@ class Runner:
         size = _size_after(stream.size, assignment, tokens) if self.tracks_size else None
         bias = None
         if size is not None and self.method.proportional_attention:
-            bias = log_size_bias(size, self.prefix, tokens.dtype)
+            strength = size_strength(self.method.size_damping, self.plan.mean_share)
+            bias = log_size_bias(size, self.prefix, tokens.dtype, strength)
         positions = stream.positions
         if positions is not None:
             positions = positions.after(assignment, stream.size, tokens.shape[0], tokens.device)

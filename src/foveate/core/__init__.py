@@ -23,6 +23,7 @@ from foveate.core.attention import (
     attention_weights,
     key_mask_bias,
     log_size_bias,
+    size_strength,
 )
 from foveate.core.cluster import (
     Clusters,
@@ -80,6 +81,7 @@ __all__ = [
     "pool_size",
     "representatives",
     "selection",
+    "size_strength",
     "slot_weights",
     "soft_slots",
     "take",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -145,13 +146,19 @@ def attention_weights(q: Tensor, k: Tensor, *, bias: Tensor | None = None, scale
     return logits.softmax(dim=-1, dtype=torch.float32).view(b, heads, n, -1)
 
 
-def log_size_bias(size: Tensor, prefix: int, dtype: torch.dtype) -> Tensor:
-    """log(size) of every patch token, 0 for prefix tokens: (B, 1, 1, prefix + N), a bias for attention logits.
+def log_size_bias(size: Tensor, prefix: int, dtype: torch.dtype, strength: float = 1.0) -> Tensor:
+    """strength * log(size) of every patch token, 0 for prefix tokens: (B, 1, 1, prefix + N), added to attention logits.
 
-    A token that stands for s patches then weighs as much as s equal tokens would:
-    exp(q.k + log s) = s exp(q.k).
+    At strength 1, a token that stands for s patches weighs as much as s equal tokens would:
+    exp(q.k + log s) = s exp(q.k). At a smaller one it weighs s^strength.
     """
-    return pad(size.log(), (prefix, 0)).to(dtype).view(size.shape[0], 1, 1, -1)
+    bias = size.log() if strength == 1 else size.log() * strength
+    return pad(bias, (prefix, 0)).to(dtype).view(size.shape[0], 1, 1, -1)
+
+
+def size_strength(damping: float, share: float) -> float:
+    """1 - damping * log(1 / share), at least 0: how much log(size) counts if a ``share`` of all tokens is left."""
+    return max(0.0, 1 + damping * math.log(share))
 
 
 def key_mask_bias(keep: Tensor, dtype: torch.dtype) -> Tensor:

@@ -160,6 +160,14 @@ class Method(ABC):
         return False
 
     @property
+    def size_damping(self) -> float:
+        """How much less log(size) counts in a stronger reduction: 0 for all of it (``size_strength``).
+
+        Methods that offer a choice declare an option of this name.
+        """
+        return 0.0
+
+    @property
     def uses_size(self) -> bool:
         """Whether the method or later attention reads sizes; otherwise they are not tracked."""
         return self.proportional_attention
@@ -259,6 +267,8 @@ class Method(ABC):
         for name, kind in option_types(type(self)).items():
             value = checked_option(f"{self.name}.{name}", kind, getattr(self, name))
             object.__setattr__(self, name, value)
+        if self.size_damping < 0:
+            raise ValueError(f"{self.name}.size_damping must be at least 0, got {self.size_damping}.")
 
 
 def middle_blocks(depth: int, number: int) -> tuple[int, ...]:

@@ -34,7 +34,8 @@ class ToMe(Method):
     other methods, which changes fewer decisions at equal cost.
 
     Deviations: register tokens, which the original does not support, are never merged. On a model without a class
-    token the tokens that stay keep their order; the original sorts them by similarity.
+    token the tokens that stay keep their order; the original sorts them by similarity. ``size_damping`` is ours, and
+    off by default.
     """
 
     split: Literal["alternating", "kth", "random"] = "alternating"
@@ -45,6 +46,9 @@ class ToMe(Method):
     """Seed of the draw, with ``split=random``."""
     proportional_attention: bool = True
     """Add log(size) to attention logits, so that a merged token weighs as much as its members."""
+    size_damping: float = 0.0
+    """How much less log(size) counts the fewer patches are left: times 1 - size_damping log(1 / s), with s the share of
+    patches that enter a block, mean over blocks."""
 
     site: ClassVar[Site] = Site.POST_ATTN
     kind: ClassVar[Kind] = "merge"
