@@ -38,7 +38,9 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", help="default: every training-free method but the free slice")
     parser.add_argument("--budgets", nargs="+", type=float, default=list(BUDGETS))
     parser.add_argument("--limit", type=int, help="use the first N photographs of each set only")
-    parser.add_argument("--store", type=Path, default=Path("out/all_methods.json"), help="figures so far; continued from")
+    parser.add_argument(
+        "--store", type=Path, default=Path("out/all_methods.json"), help="figures so far; continued from"
+    )
     parser.add_argument("--csv", type=Path, help="also write the figures to this file, as in results/")
     parser.add_argument("--speed", action="store_true", help="measure seconds at half of the MACs instead")
     parser.add_argument("--seconds", type=float, default=4.0, help="with --speed: seconds for each method and batch")

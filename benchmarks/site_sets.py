@@ -51,7 +51,9 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--budgets", nargs="+", type=float, default=BUDGETS)
     parser.add_argument("--limit", type=int, default=200, help="use the first N photographs of each set")
-    parser.add_argument("--store", type=Path, default=Path("out/site_sets.json"), help="what is measured; continued from")
+    parser.add_argument(
+        "--store", type=Path, default=Path("out/site_sets.json"), help="what is measured; continued from"
+    )
     parser.add_argument("--sites", nargs="+", choices=SITES, default=list(SITES), help="sets of blocks")
     parser.add_argument("--csv", type=Path, help="also write the figures to this file, as in results/")
     parser.add_argument("--settings", type=Path, help="also write the agreement of every setting to this file")

@@ -61,7 +61,7 @@ class ModelShape:
 class Plan:
     """A resolved schedule: patch tokens after each block or, at the kv site, keys in each block."""
 
-    site: Site
+    sites: tuple[Site, ...]  # where each block reduces
     num_patches: int
     counts: tuple[int, ...]
     exact_last_block: bool = False
@@ -75,7 +75,7 @@ class Plan:
 
     def before(self, block: int) -> int:
         """Patch tokens (or keys) available to the reduction in ``block``."""
-        return self.num_patches if block == 0 or self.site is Site.KV else self.tokens_after(block - 1)
+        return self.num_patches if block == 0 or self.sites[block] is Site.KV else self.tokens_after(block - 1)
 
     def is_last(self, block: int) -> bool:
         return block == len(self.counts) - 1
@@ -84,7 +84,7 @@ class Plan:
         """Whether anything is reduced in ``block``."""
         if self.is_last(block) and self.output == "grid-attention":
             return False  # its keys are the tokens that are left, its queries all patches
-        if self.exact_last_block and self.is_last(block) and self.site in (Site.POST_ATTN, Site.POST_BLOCK):
+        if self.exact_last_block and self.is_last(block) and self.sites[block] in (Site.POST_ATTN, Site.POST_BLOCK):
             return False  # no patch token leaves this block, so reducing after attention would be useless
         return self.counts[block] < self.before(block) or block in self.soft_blocks
 
@@ -93,7 +93,7 @@ class Plan:
         if self.exact_last_block and self.is_last(block):
             return 0
         restored = block == self.unmerge_after or (self.is_last(block) and self.output == "grid-attention")
-        return self.num_patches if self.site is Site.KV or restored else self.counts[block]
+        return self.num_patches if self.sites[block] is Site.KV or restored else self.counts[block]
 
     @property
     def read_by_head(self) -> int:
@@ -140,13 +140,12 @@ def count(shape: ModelShape, plan: Plan, method: Method | None, params: int) -> 
 
 def block_macs(shape: ModelShape, block: BlockShape, plan: Plan, method: Method | None, index: int) -> tuple[int, int]:
     """(the block's MACs, the method's MACs) for one image."""
-    prefix = shape.num_prefix
-    acts = plan.acts_in(index)
+    prefix, site, acts = shape.num_prefix, plan.sites[index], plan.acts_in(index)
     incoming = plan.num_patches if index == 0 else plan.tokens_after(index - 1)
     kept = plan.counts[index] if acts else incoming
-    queries = prefix + (kept if acts and plan.site is Site.PRE_BLOCK else incoming)
-    keys = prefix + kept if acts and plan.site is Site.KV else queries
-    through_mlp = prefix + kept if acts and plan.site is Site.POST_ATTN else queries
+    queries = prefix + (kept if acts and site is Site.PRE_BLOCK else incoming)
+    keys = prefix + kept if acts and site is Site.KV else queries
+    through_mlp = prefix + kept if acts and site is Site.POST_ATTN else queries
     if plan.exact_last_block and index == shape.depth - 1:
         queries = through_mlp = prefix
     if plan.output == "grid-attention" and plan.is_last(index):
@@ -155,7 +154,7 @@ def block_macs(shape: ModelShape, block: BlockShape, plan: Plan, method: Method 
     work += 2 * queries * keys * block.heads * block.head_dim + through_mlp * block.mlp_macs
     if not acts or method is None:
         return work, 0
-    return work, method.macs(step_shape(shape, plan, index))
+    return work, method.in_block(index, shape.depth).macs(step_shape(shape, plan, index))
 
 
 def step_shape(shape: ModelShape, plan: Plan, index: int) -> StepShape:
@@ -212,8 +211,8 @@ def make_plan(
     if method is None:
         if schedule is not None:
             raise PlanError(f"{schedule!r} needs a method, such as ToMe().")
-        return Plan(Site.POST_ATTN, n, (n,) * depth, exact_last_block, output=output)
-    empty = Plan(method.site, n, (n,) * depth, exact_last_block, (), output, None if span is None else span[1])
+        return Plan((Site.POST_ATTN,) * depth, n, (n,) * depth, exact_last_block, output=output)
+    empty = Plan(method.sites(depth), n, (n,) * depth, exact_last_block, (), output, span and span[1])
     counts = _counts(shape, method, schedule, empty, span)
     _check_tokens_left(shape, method, schedule, counts)
     if schedule is not None:
@@ -280,7 +279,7 @@ def _resolved(schedule: Schedule, method: Method, depth: int, n: int, span: Span
     if span is None:
         return schedule.counts(method, depth, n)
     if not _names_blocks(schedule):
-        return _inside(schedule.counts(method, span[1] - span[0] + 1, n), span, depth, n)
+        return _inside(schedule.counts(method.within(*span), span[1] - span[0] + 1, n), span, depth, n)
     counts = schedule.counts(method, depth, n)
     _check_span(schedule, counts, span, n)
     return _inside(counts[span[0] : span[1] + 1], span, depth, n)
@@ -289,7 +288,7 @@ def _resolved(schedule: Schedule, method: Method, depth: int, n: int, span: Span
 def _soft_blocks(schedule: Schedule, method: Method, depth: int, n: int, span: Span) -> tuple[int, ...]:
     if span is None or _names_blocks(schedule):
         return schedule.soft_blocks(method, depth, n)
-    return tuple(span[0] + block for block in schedule.soft_blocks(method, span[1] - span[0] + 1, n))
+    return tuple(span[0] + block for block in schedule.soft_blocks(method.within(*span), span[1] - span[0] + 1, n))
 
 
 def _names_blocks(schedule: Schedule) -> bool:
@@ -336,9 +335,10 @@ def _fit_budget(shape: ModelShape, method: Method, budget: Budget, empty: Plan, 
         if budget.blocks is not None:
             keep = Keep(method.equal_ratio(budget.blocks, strength, depth, n))
             return _resolved(keep, method, depth, n, span)  # raises if a step is out of reach
-        length = depth if span is None else span[1] - span[0] + 1
-        counts = Keep(method.spread(strength, length, n)).counts(method, length, n)
-        return counts if span is None else _inside(counts, span, depth, n)
+        first, last = span or (0, depth - 1)
+        own, length = method.within(first, last), last - first + 1
+        counts = Keep(own.spread(strength, length, n)).counts(own, length, n)
+        return _inside(counts, (first, last), depth, n)
 
     whole = count(shape, unreduced(shape), None, 0).macs
     target = fraction * whole
@@ -365,7 +365,7 @@ def _fine_tune(
 ) -> tuple[int, ...]:
     """Shift equal counts by one token, greedily, while the cost gets closer to the target. Adds no reducing block."""
     end = len(best) if empty.unmerge_after is None else empty.unmerge_after + 1
-    plan = Plan(method.site, empty.num_patches, best)
+    plan = Plan(empty.sites, empty.num_patches, best)
     sites = [block for block in range(end) if plan.acts_in(block)]
     improved = True
     while improved and abs(macs(best) - target) > 0.001 * target:
@@ -377,17 +377,18 @@ def _fine_tune(
                     if best[later] == best[block]:
                         trial[later] = best[later] + change
                 trial_counts = tuple(trial)
-                if _reachable(trial_counts[:end], method, empty.num_patches) and abs(macs(trial_counts) - target) < abs(
+                if _reachable(trial_counts, end, method, empty.num_patches) and abs(macs(trial_counts) - target) < abs(
                     macs(best) - target
                 ):
                     best, improved = trial_counts, True
     return best
 
 
-def _reachable(counts: tuple[int, ...], method: Method, n: int) -> bool:
+def _reachable(counts: tuple[int, ...], end: int, method: Method, n: int) -> bool:
     previous = n
-    for value in counts:
-        if not max(1, method.fewest(previous) if value < previous else 1) <= value <= previous:
+    for block, value in enumerate(counts[:end]):
+        least = method.in_block(block, len(counts)).fewest(previous) if value < previous else 1
+        if not max(1, least) <= value <= previous:
             return False
         previous = n if method.site is Site.KV else value
     return True

@@ -156,8 +156,8 @@ BREAKS: list[Break] = [
         "state shared by threads",
         "adapters/engine.py",
         "        view = self.view(stream, scores, index)",
-        "        self.method.__dict__['_now'] = self.view(stream, scores, index)\n"
-        "        __import__('time').sleep(0.001)\n        view = self.method.__dict__['_now']",
+        "        self.methods[index].__dict__['_now'] = self.view(stream, scores, index)\n"
+        "        __import__('time').sleep(0.001)\n        view = self.methods[index].__dict__['_now']",
         TRAVEL + "eight_threads_sharing_one_model_get_the_single_thread_result",
     ),
     broken(
@@ -300,7 +300,7 @@ BREAKS: list[Break] = [
     broken(
         "attention is never proportional",
         "adapters/engine.py",
-        "if size is not None and self.method.proportional_attention:",
+        "if size is not None and (method.proportional_attention or stream.bias is not None):",
         "if False:",
         HEADS + "later_attention_counts_a_merged_token_as_often_as_its_patches",
     ),

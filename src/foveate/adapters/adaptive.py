@@ -192,7 +192,7 @@ def _until(runner: Runner, stream: Stream, first: int) -> tuple[list[BlockOutput
         outputs.append(BlockOutput(runner.plain_block(stream, index)))
         stream = outputs[-1].stream
     half, scores = runner.attention_half(stream, first)
-    costs = runner.method.removal_costs(runner.view(half, scores, first))
+    costs = runner.methods[first].removal_costs(runner.view(half, scores, first))
     assert costs is not None, "checked when the schedule is resolved"
     return outputs, half, scores, costs.detach()
 

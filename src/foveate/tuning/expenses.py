@@ -52,7 +52,7 @@ class Macs(Expense):
 
     def of_block(self, method: Method, block: int, before: int, after: int) -> float:
         depth, n = self.shape.depth, self.shape.num_patches
-        plan = Plan(method.site, n, (before,) * block + (after,) * (depth - block), self.exact)
+        plan = Plan(method.sites(depth), n, (before,) * block + (after,) * (depth - block), self.exact)
         if block == 0 and before != n:
             plan = replace(plan, num_patches=before)
         return float(sum(block_macs(self.shape, self.shape.blocks[block], plan, method, block)))
