@@ -12,7 +12,7 @@ EPILOG = """\
 examples:
   foveate methods
   foveate methods EViT --json
-  foveate cost deit_small_patch16_224 --method 'Mixture:first=Ward,then=EViT(fuse=false),switch=4' --budget 0.5
+  foveate methods Mixture
 
 keys of --json:
   a list; in each entry: name, description, site (where in a block it acts), needs_class_token, training_free,

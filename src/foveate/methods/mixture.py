@@ -22,7 +22,6 @@ from foveate.methods.ward import Ward
 @dataclass(frozen=True)
 class Mixture(Method):
     """One method in the blocks before ``switch``, another from there on.
-    A shell needs quotes: --method 'Mixture:first=Ward(rounds=2),then=ToMe,switch=6'.
 
     A dear method pays where a reduction changes the output the most, mostly in early blocks; a cheap one saves its time
     elsewhere. In each block its method does what it would do alone: its site, its scores, its rounding, its own cost.
@@ -40,7 +39,10 @@ class Mixture(Method):
     """
 
     first: Method = field(default=Ward(), metadata=WRITTEN)
-    """Method of the blocks before ``switch``."""
+    """Method of the blocks before ``switch``.
+
+    A shell needs quotes: --method 'Mixture:first=Ward(rounds=2),then=ToMe,switch=6'.
+    """
     then: Method = field(default=ToMe(), metadata=WRITTEN)
     """Method of block ``switch`` and all later ones."""
     switch: int = field(default=2, metadata=WRITTEN)  # merging in blocks 0 and 1 changes the output the most
