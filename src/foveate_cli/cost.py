@@ -13,7 +13,6 @@ examples:
   foveate cost deit_small_patch16_224
   foveate cost deit_small_patch16_224 --methods EViT TopK --keep-rate 0.7 --blocks 3,6,9
   foveate cost deit_small_patch16_224 --method EViT:fuse=false --keep 3:100,6:50 --exact-last-block
-  foveate cost deit_small_patch16_224 --method 'Mixture:first=Ward(rounds=2),then=EViT,switch=4' --budget 0.5
   foveate cost torchvision:vit_b_16 --method ToMe --budget 50% --json
 
 keys of --json:

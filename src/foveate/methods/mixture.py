@@ -39,10 +39,8 @@ class Mixture(Method):
     """
 
     first: Method = field(default=Ward(), metadata=WRITTEN)
-    """Method of the blocks before ``switch``.
-
-    A shell needs quotes: --method 'Mixture:first=Ward(rounds=2),then=ToMe,switch=6'.
-    """
+    """Method of the blocks before ``switch``. A shell needs quotes:
+    --method 'Mixture:first=Ward(rounds=2),then=ToMe,switch=6'."""
     then: Method = field(default=ToMe(), metadata=WRITTEN)
     """Method of block ``switch`` and all later ones."""
     switch: int = field(default=2, metadata=WRITTEN)  # merging in blocks 0 and 1 changes the output the most
