@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .entry import Break, broken
 
-MIXTURE = "methods/test_mixture.py::test_"
+MIXTURE, SEARCH = "methods/test_mixture.py::test_", "tuning/test_mixing.py::test_"
 
 BREAKS: list[Break] = [
     broken(
@@ -142,5 +142,103 @@ BREAKS: list[Break] = [
         "ToMe() if isinstance(given, str) else given",
         MIXTURE + "it_is_saved_and_loaded",
         MIXTURE + "every_written_form_reads_back",
+    ),
+    broken(
+        "tables of a mixture by its first method",
+        "tuning/strategy.py",
+        "tables = [self.tables[method_text(method if measured else part)] for part in parts]",
+        "tables = [self.tables[method_text(method if measured else parts[0])] for part in parts]",
+        SEARCH + "counts_of_a_mixture_are_the_best_by_the_tables_and_costs_of_its_parts",
+    ),
+    broken(
+        "costs of a mixture by its first method",
+        "tuning/strategy.py",
+        "costs = [self._cost_in_block(part) for part in parts]",
+        "costs = [self._cost_in_block(parts[0]) for part in parts]",
+        SEARCH + "counts_of_a_mixture_are_the_best_by_the_tables_and_costs_of_its_parts",
+    ),
+    broken(
+        "pairs in one order only",
+        "tuning/mixing.py",
+        "permutations(filter(can_be_mixed, methods), 2)",
+        "__import__('itertools').combinations(filter(can_be_mixed, methods), 2)",
+        SEARCH + "the_mixture_is_the_best_of_all_pairs_and_switches",
+    ),
+    broken(
+        "mixtures mixed again",
+        "tuning/mixing.py",
+        "filter(can_be_mixed, methods)",
+        "methods",
+        SEARCH + "a_budget_that_only_a_mixture_meets_is_worth_it_and_one_that_none_meets_gives_none",
+    ),
+    broken(
+        "any gain is worth measuring",
+        "tuning/mixing.py",
+        "self.divergence < WORTH_MEASURING * self.alone",
+        "self.divergence < self.alone",
+        SEARCH + "a_small_gain_is_not_worth_measuring",
+    ),
+    broken(
+        "mixtures that promise nothing are measured",
+        "tuning/strategy.py",
+        "self._mixed is None or not self._mixed.is_promising or self._mixed.method in self.methods",
+        "self._mixed is None",
+        SEARCH + "a_mixture_that_promises_nothing_takes_no_measurement",
+    ),
+    broken(
+        "mixtures left out at a bound on cost",
+        "tuning/strategy.py",
+        "for method in self._with_mixture(budget)]",
+        "for method in self.methods]",
+        SEARCH + "a_promising_mixture_is_measured_beside_the_methods",
+    ),
+    broken(
+        "mixtures left out at a bound on quality",
+        "tuning/strategy.py",
+        "self.methods if least is None else self._with_mixture(least * whole)",
+        "self.methods",
+        SEARCH + "a_promising_mixture_is_measured_beside_the_methods",
+    ),
+    broken(
+        "mixtures tried unasked",
+        "tuning/strategy.py",
+        "if not self.mixtures:",
+        "if False:",
+        SEARCH + "a_promising_mixture_is_measured_beside_the_methods",
+    ),
+    broken(
+        "measurements of mixtures are not read",
+        "tuning/known.py",
+        "return self.found.get(_key(reduction, limit))",
+        "return None if 'Mixture' in str(reduction) else self.found.get(_key(reduction, limit))",
+        SEARCH + "a_stopped_search_of_mixtures_goes_on_and_finds_the_same",
+    ),
+    broken(
+        "a mixture measured by its first part alone",
+        "tuning/sensitivity.py",
+        "reduction = Reduction(own, Keep",
+        "reduction = Reduction(method.in_block(0, depth), Keep",
+        SEARCH + "a_given_mixture_is_searched_by_the_measurements_of_its_parts",
+    ),
+    broken(
+        "one site for all blocks of a search",
+        "tuning/expenses.py",
+        "Plan(method.sites(depth), n,",
+        "Plan((method.site,) * depth, n,",
+        SEARCH + "the_sum_of_blocks_is_the_cost_of_the_mixture",
+    ),
+    broken(
+        "seconds of the first method in all blocks",
+        "tuning/expenses.py",
+        "method.in_block(block, self.depth)\n        return blocks",
+        "method.in_block(0, self.depth)\n        return blocks",
+        SEARCH + "seconds_of_a_mixture_are_those_of_its_parts",
+    ),
+    broken(
+        "anything turns mixtures on",
+        "tuning/searching.py",
+        'check_type(bool, "True or False", mixtures=mixtures)',
+        "bool(mixtures)",
+        SEARCH + "mixtures_are_wanted_or_not",
     ),
 ]
