@@ -300,8 +300,8 @@ BREAKS: list[Break] = [
     broken(
         "attention is never proportional",
         "adapters/engine.py",
-        "if size is not None and (method.proportional_attention or stream.bias is not None):",
-        "if False:",
+        "counted = size if method.proportional_attention else None",
+        "counted = None",
         HEADS + "later_attention_counts_a_merged_token_as_often_as_its_patches",
     ),
     broken(

@@ -16,10 +16,17 @@ BREAKS: list[Break] = [
         MIXTURE + "its_own_cost_is_that_of_each_method_in_its_blocks",
     ),
     broken(
-        "log(size) ends with the method that began it",
+        "a fused token counts for all its members",
         "adapters/engine.py",
-        "(method.proportional_attention or stream.bias is not None)",
-        "method.proportional_attention",
+        "return total if adds else total /",
+        "return total if True else total /",
+        MIXTURE + "each_block_has_its_method_and_sizes_pass_from_one_to_the_other",
+    ),
+    broken(
+        "sizes taken for counts in attention",
+        "adapters/engine.py",
+        "if self.methods_differ_in_attention:",
+        "if False:",
         MIXTURE + "each_block_has_its_method_and_sizes_pass_from_one_to_the_other",
     ),
     broken(

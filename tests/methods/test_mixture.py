@@ -20,21 +20,23 @@ from zoo import DEPTH, GRID, images, make
 NO_LOG_SIZE = {"proportional_attention": False}
 MIXTURES = [
     fv.Mixture(fv.Ward(rounds=2), fv.ToMe(), 2),
-    fv.Mixture(fv.Ward(), fv.TopK(), 2),  # what Ward merged keeps its weight
-    fv.Mixture(fv.Ward(), fv.EViT(), 1),  # a fused token weighs as much as its members, too
-    fv.Mixture(fv.EViT(), fv.Ward(), 2),  # the fused token counts from the first block of Ward on
+    fv.Mixture(fv.Ward(), fv.TopK(), 2),  # what Ward merged goes on to count for its members
+    fv.Mixture(fv.Ward(), fv.EViT(), 1),  # a fused token counts for one of them
+    fv.Mixture(fv.EViT(), fv.Ward(), 2),  # and when Ward merges it for one, though it stands for many
+    fv.Mixture(fv.EViT(), fv.ToMe(**NO_LOG_SIZE), 2),  # ToMe's means weigh it by what it stands for
     fv.Mixture(fv.ToMe(**NO_LOG_SIZE), fv.Ward(), 2),
-    fv.Mixture(fv.TopK(), fv.ToMe(**NO_LOG_SIZE), 3),  # attention never weighs by size
+    fv.Mixture(fv.TopK(), fv.ToMe(**NO_LOG_SIZE), 3),  # every token counts for one
 ]
 
 
-def view_of(block, x, members, heads, weighs, index):
+def view_of(block, x, members, counts, index):
     """Attention by its formula; the tokens after it, and all that a method may see of them."""
+    heads = block.attn.num_heads
     n, width = x.shape[1], x.shape[2] // heads
     q, k, v = block.attn.qkv(block.norm1(x)).reshape(n, 3, heads, width).permute(1, 2, 0, 3)
     logits = q @ k.transpose(1, 2) / math.sqrt(width)
-    for token, patches in enumerate(members if weighs else ()):
-        logits[:, :, 1 + token] += math.log(len(patches))
+    for token, count in enumerate(counts):
+        logits[:, :, 1 + token] += math.log(count)
     attention = logits.softmax(dim=-1)
     x = x + block.attn.proj((attention @ v).transpose(0, 1).reshape(1, n, -1))
     scores = {
@@ -46,20 +48,23 @@ def view_of(block, x, members, heads, weighs, index):
     return BlockView(x, 1, size, index, True, GRID, None, DEPTH, **scores)
 
 
-def plain_run(model, image, mixture, counts):
-    """Logits of one image: block by block, with the patches of every token in a list."""
+def plain_run(model, image, mixture, counts_after):
+    """Logits of one image: for every token the patches it stands for, and for how many it counts in attention."""
     x = model.pos_drop(model._pos_embed(model.patch_embed(image)))
-    members, weighs = [[patch] for patch in range(GRID[0] * GRID[1])], False
-    for index, (block, keep) in enumerate(zip(model.blocks, counts, strict=True)):
+    members, counts = [[patch] for patch in range(GRID[0] * GRID[1])], [1.0] * GRID[0] * GRID[1]
+    for index, (block, keep) in enumerate(zip(model.blocks, counts_after, strict=True)):
         method = mixture.first if index < mixture.switch else mixture.then
-        view = view_of(block, x, members, block.attn.num_heads, weighs, index)
+        view = view_of(block, x, members, counts, index)
         x = view.tokens
         if keep < len(members):
             assignment, x = method.reduce(view, keep)
             edges, joined = assignment.edges(1), [[] for _ in range(keep)]
-            for source, slot in zip(edges.src[0].tolist(), edges.dst[0].tolist(), strict=True):
-                joined[slot] += members[source]
-            members, weighs = joined, weighs or method.proportional_attention
+            for token, slot in zip(edges.src[0].tolist(), edges.dst[0].tolist(), strict=True):
+                joined[slot].append(token)
+            added = [sum(counts[token] for token in tokens) for tokens in joined]
+            means = [total / len(tokens) for total, tokens in zip(added, joined, strict=True)]
+            counts = added if method.proportional_attention else means
+            members = [[patch for token in tokens for patch in members[token]] for tokens in joined]
         x = x + block.mlp(block.norm2(x))
     return model.head(model.norm(x)[:, 0])
 

@@ -131,6 +131,7 @@ class Runner:
         weighs = reducer.shape.head_reads_patches and reducer.heads_weigh_by_size
         averages = family.averages_positions
         self.tracks_size = weighs or averages or (method is not None and method.uses_size)
+        self.methods_differ_in_attention = len({one.proportional_attention for one in self.methods}) > 1
         self.spreads = self.plan.output != "tokens" or self.plan.unmerge_after is not None
         self.own_residual = self.plan.output in ("grid-residual", "grid-attention")
         self.keeps_steps = record or self.spreads
@@ -329,15 +330,16 @@ class Runner:
         assignment, tokens = method.reduce(view, self.plan.counts[index])
         self._check_count(assignment, index)
         size = _size_after(stream.size, assignment, tokens) if self.tracks_size else None
-        bias = None
-        # a token that was merged under log(size) keeps standing for its members, whichever method reduces next
-        if size is not None and (method.proportional_attention or stream.bias is not None):
-            bias = log_size_bias(size, self.prefix, tokens.dtype)
+        if self.methods_differ_in_attention:
+            counted = _counted_after(stream.counted, assignment, tokens, method.proportional_attention)
+        else:
+            counted = size if method.proportional_attention else None
+        bias = None if counted is None else log_size_bias(counted, self.prefix, tokens.dtype)
         positions = stream.positions
         if positions is not None:
             positions = positions.after(assignment, stream.size, tokens.shape[0], tokens.device)
         step = Step(assignment, view.patches, tokens[:, self.prefix :]) if self.keeps_steps else None
-        return Stream(tokens, size, bias, positions=positions), step
+        return Stream(tokens, size, bias, counted, positions=positions), step
 
     def _check_count(self, assignment: Assignment, index: int) -> None:
         """Check the number of slots: another number than planned would make every cost wrong."""
@@ -385,3 +387,12 @@ def _size_after(size: Tensor | None, assignment: Assignment, tokens: Tensor) -> 
     if size is None:
         size = torch.ones(tokens.shape[0], assignment.num_in, device=tokens.device)
     return pool_size(size, assignment)
+
+
+def _counted_after(counted: Tensor | None, assignment: Assignment, tokens: Tensor, adds: bool) -> Tensor | None:
+    """What a slot counts for in attention: its members' counts added, or their mean if the method does not add."""
+    if counted is None and (assignment.selects or not adds):
+        return None
+    ones = torch.ones(tokens.shape[0], assignment.num_in, device=tokens.device)
+    total = pool_size(ones if counted is None else counted, assignment)
+    return total if adds else total / pool_size(ones, assignment).clamp_min(1e-9)

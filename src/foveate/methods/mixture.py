@@ -28,11 +28,10 @@ class Mixture(Method):
     ``fv.search`` looks for mixtures by itself.
 
     Sizes are counted through all blocks if either method reads them, so that the second one finds what each token
-    stands for. Attention weighs tokens by size (log-size bias) from the first reduction of a method with
-    ``proportional_attention`` on, and goes on to do so if the other one reduces next: a token that was merged under it
-    keeps standing for its members. A fused token of ``EViT`` behind ``Ward`` therefore weighs as much as its members,
-    which it does not do in ``EViT`` alone. A method without ``proportional_attention`` in front leaves attention as it
-    is, until the second one reduces.
+    stands for. What a token counts for in attention (log-size bias) is decided by the method that made it: one with
+    ``proportional_attention`` adds up what the members count for, one without takes their mean. A token that ``Ward``
+    merged therefore still counts for its members when ``EViT`` reduces next, and the token that ``EViT`` fuses counts
+    for one of them, as it does in ``EViT`` alone.
 
     ``Budget`` chooses blocks as for methods of the first one's kind. Both methods must work without training, follow a
     schedule, and leave tokens that stand for patches. A mixture holds no other mixture and takes no ``Adaptive``.
