@@ -23,9 +23,8 @@ from foveate.methods.ward import Ward
 class Mixture(Method):
     """One method in the blocks before ``switch``, another from there on.
 
-    A dear method pays where a reduction changes the output the most, mostly in early blocks; a cheap one saves its time
-    elsewhere. In each block its method does what it would do alone: its site, its scores, its rounding, its own cost.
-    ``fv.search`` looks for mixtures by itself.
+    A dear method goes where it keeps the most; a cheap one saves its time elsewhere. In each block its method does what
+    it would do alone: its site, its scores, its rounding, its own cost. ``fv.search`` looks for mixtures by itself.
 
     Sizes are counted through all blocks if either method reads them, so that the second one finds what each token
     stands for. What a token counts for in attention (log-size bias) is decided by the method that made it: one with

@@ -15,9 +15,9 @@ from foveate.methods.base import Method
 from foveate.methods.mixture import Mixture, can_be_mixed
 from foveate.methods.options import method_text
 
-WORTH_MEASURING = 0.9
-"""A mixture is measured if its predicted divergence is below this share of the best method's alone: tables of 64 images
-do not tell smaller differences, and one more setting to measure and refine takes its time."""
+WORTH_MEASURING = 0.8
+"""A mixture is measured if its predicted divergence is below this share of the best method's alone: the tables know
+nothing of what one method does to the tokens of another, and one more setting to measure and refine takes its time."""
 
 
 class Mixed(NamedTuple):
