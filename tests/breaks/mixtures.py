@@ -94,6 +94,13 @@ BREAKS: list[Break] = [
         MIXTURE + "every_written_form_reads_back",
     ),
     broken(
+        "texts that nest deeper than Python",
+        "methods/options.py",
+        'if text.count("(") + text.count(":") > MOST_METHODS:',
+        "if False:",
+        MIXTURE + "a_text_that_nests_too_deeply_is_refused",
+    ),
+    broken(
         "code without the names of the parts",
         "reductions.py",
         "return method_code(value) if isinstance(value, Method) else repr",

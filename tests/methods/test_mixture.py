@@ -202,6 +202,12 @@ def test_what_cannot_be_mixed_is_refused_with_the_reason(text, words):
         parse(f"Mixture:{text}")
 
 
+@pytest.mark.parametrize("deep", ["Mixture:first=" * 2000 + "ToMe", "Mixture(first=" * 2000 + "ToMe" + ")" * 2000])
+def test_a_text_that_nests_too_deeply_is_refused(deep):
+    with pytest.raises(ValueError, match="At most 10 methods with options fit into one text; got 'Mixture"):
+        parse(deep)
+
+
 def test_a_class_instead_of_a_method_is_refused():
     with pytest.raises(ValueError, match=r"Mixture.then must be a method, such as ToMe\(\) or 'tome'; got <class"):
         fv.Mixture(then=fv.ToMe)

@@ -14,6 +14,8 @@ TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no":
 
 WRITTEN = {"always written": True}
 """Metadata of an option without which a method's text would say too little."""
+MOST_METHODS = 10
+"""So many colons and parentheses may open in a text, so that none is nested deeper than Python can follow."""
 
 
 def build(name: str, options: dict[str, object] | None = None) -> Method:
@@ -50,6 +52,8 @@ def parse(text: str) -> Method:
     """
     if text.count("(") != text.count(")"):
         raise ValueError(f"Parentheses do not match in {text!r}.")
+    if text.count("(") + text.count(":") > MOST_METHODS:
+        raise ValueError(f"At most {MOST_METHODS} methods with options fit into one text; got {text[:80]!r}...")
     name, _, rest = text.partition(":")
     if "(" in name:
         name, _, rest = text.strip().removesuffix(")").partition("(")
