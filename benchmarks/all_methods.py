@@ -24,7 +24,7 @@ from torch.nn.functional import kl_div
 import foveate as fv
 from foveate.files import write_text
 from foveate.methods.options import parse
-from foveate.methods.registry import all_methods
+from foveate.report.compare.candidates import default_methods
 
 SETS = ("imagenet_dev", "imagenet_sample")
 BUDGETS = (0.5, 0.65, 0.35, 0.8)
@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    methods = args.methods or [name for name, cls in all_methods().items() if cls.training_free]
+    methods = args.methods or default_methods()
     measure_speeds(methods, args) if args.speed else measure_fidelity(methods, args)
 
 

@@ -27,9 +27,9 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 import foveate as fv
-from foveate.methods.registry import all_methods
+from foveate.report.compare.candidates import default_methods
 
-METHODS = [name for name, cls in all_methods().items() if cls.training_free]
+METHODS = default_methods()
 FIGURES = ("patch_cosine", "class_token_cosine", "mean_feature_cosine", "same_pixels_percent", "mask_iou")
 COLUMNS = ("pixels", "budget", "method", "macs", *(c for f in FIGURES for c in (f, f"{f}_standard_error")))
 

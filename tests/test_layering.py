@@ -21,6 +21,7 @@ ROWS = (
     "schedules",
     "schedules_text",
     "costs",
+    "plans",
     "reductions",
     "adapters",
     "api",

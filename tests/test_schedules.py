@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.costs import BlockShape, ModelShape, count, make_plan
+from foveate.costs import BlockShape, ModelShape, count
 from foveate.methods import EViT, FreeSlice, Method, RandomSelect, Site, TokenPooling, ToMe, TopK, Ward
+from foveate.plans import make_plan
 from foveate.schedules import (
     Budget,
     Keep,

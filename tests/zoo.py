@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torchvision.models import VisionTransformer as TorchvisionViT
 
 import foveate as fv
-from foveate.methods import Site, all_methods
+from foveate.methods import RepresentationShift, Site, all_methods
 from foveate.models import LVViT
 
 IMAGE, PATCH, DIM, DEPTH, HEADS, CLASSES = 24, 4, 32, 4, 2, 7
@@ -248,7 +248,7 @@ def defaults() -> list[fv.Method]:
 
 def variants() -> list[fv.Method]:
     """Every registered method with each of its switches turned and each other choice made once."""
-    made: list[fv.Method] = []
+    made: list[fv.Method] = [fv.Mixture(fv.FreeSlice(Site.PRE_BLOCK), RepresentationShift())]  # at two sites
     for default in defaults():
         kinds = typing.get_type_hints(type(default))
         for field in dataclasses.fields(default):

@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from foveate.adapters import inspect
 from foveate.api import cost, features, restore_, trace
-from foveate.methods.base import AVAILABLE, Method
+from foveate.methods.base import AVAILABLE, Method, Need
 from foveate.methods.validation import shown
 from foveate.models.by_name import load_model
 from foveate.reductions import Reduction
@@ -107,17 +107,26 @@ def _counts_are_as_planned(case: Case) -> str:
 
 def _prefix_tokens_are_untouched(case: Case) -> str:
     seen: list[bool] = []
+    Case(_watched(case.method, seen), case.plain, case.images).reduced()(case.images)
+    return "" if seen and all(seen) else "combine changed a prefix token" if seen else "the method never acted"
 
-    class Watched(type(case.method)):  # type: ignore[misc]
+
+def _watched(method: Method, seen: list[bool]) -> Method:
+    """A copy that notes at every call of ``combine`` whether prefix tokens stay the same."""
+
+    class Watched(type(method)):  # type: ignore[misc]
+        def in_block(self, index: int, depth: int) -> Method:
+            own = super().in_block(index, depth)
+            return self if own is self else _watched(own, seen)
+
         def combine(self, view: Any, assignment: Any) -> Tensor:
             out = super().combine(view, assignment)
             seen.append(torch.equal(out[:, : view.prefix], view.tokens[:, : view.prefix]))
             return out
 
-    watched = copy.copy(case.method)
+    watched = copy.copy(method)
     object.__setattr__(watched, "__class__", Watched)
-    Case(watched, case.plain, case.images).reduced()(case.images)
-    return "" if seen and all(seen) else "combine changed a prefix token" if seen else "the method never acted"
+    return watched
 
 
 def _image_does_not_depend_on_its_batch(case: Case) -> str:
@@ -198,7 +207,9 @@ def _written_forms_read_back(case: Case) -> str:
 
 
 def _needs_are_available(case: Case) -> str:
-    missing = case.method.needs(inspect(case.plain).has_cls) - AVAILABLE[case.method.site]
+    family = inspect(case.plain)
+    parts = [case.method.in_block(block, len(family.blocks)) for block in range(len(family.blocks))]
+    missing = frozenset[Need]().union(*(part.needs(family.has_cls) - AVAILABLE[part.site] for part in parts))
     sites = [str(site) for site, offered in AVAILABLE.items() if missing & offered]
     return (
         f"the method needs {', '.join(sorted(missing))}, which exist only at {' and '.join(sites)}" if missing else ""

@@ -10,12 +10,13 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack, get_args
 
 from torch import nn
 
-from foveate.costs import ModelShape, Output, Plan, make_plan
+from foveate.costs import ModelShape, Output, Plan
 from foveate.methods.base import Method
-from foveate.methods.options import build_described, changed_options, method_text
+from foveate.methods.options import build_described, changed_options, method_text, methods_in
 from foveate.methods.options import describe as method_to_dict
 from foveate.methods.options import parse as parse_method
 from foveate.methods.validation import shown
+from foveate.plans import make_plan
 from foveate.schedules import Schedule, schedule_from_dict, schedule_to_dict
 from foveate.schedules_text import (
     as_schedule,
@@ -195,12 +196,15 @@ class Reduction:
         arguments = [f"{name}={value!r}" for name, value in self._options(changed=True)]
         if self.method is None:
             return "\n".join([*imports, f"fv.Reduction({', '.join(arguments)}).apply_(model)"])
-        module = type(self.method).__module__
-        ours = module.partition(".")[0] == "foveate"
-        imports += [] if ours else [f"from {module} import {type(self.method).__qualname__}"]
-        method = f"{'fv.' if ours else ''}{method_code(self.method)}"
+        imports += [
+            f"from {type(part).__module__} import {type(part).__qualname__}"
+            for part in methods_in(self.method)
+            if not _is_ours(part)
+        ]
         schedule = [] if self.schedule is None else [schedule_code(self.schedule)]
-        return "\n".join([*imports, f"fv.reduce_({', '.join(['model', method, *schedule, *arguments])})"])
+        return "\n".join(
+            [*imports, f"fv.reduce_({', '.join(['model', method_code(self.method), *schedule, *arguments])})"]
+        )
 
     @property
     def schedule_words(self) -> str:
@@ -249,10 +253,17 @@ def as_reduction(
 
 
 def method_code(method: Method) -> str:
-    """The method as Python code: ``EViT(fuse=False)``."""
-    plain = {name: value.value if isinstance(value, Enum) else value for name, value in changed_options(method)}
-    options = ", ".join(f"{name}={value!r}" for name, value in plain.items())
-    return f"{type(method).__qualname__}({options})"
+    """The method as Python code: ``fv.EViT(fuse=False)``."""
+    options = ", ".join(f"{name}={_value_code(value)}" for name, value in changed_options(method))
+    return f"{'fv.' if _is_ours(method) else ''}{type(method).__qualname__}({options})"
+
+
+def _value_code(value: object) -> str:
+    return method_code(value) if isinstance(value, Method) else repr(value.value if isinstance(value, Enum) else value)
+
+
+def _is_ours(method: Method) -> bool:
+    return type(method).__module__.partition(".")[0] == "foveate"
 
 
 def method_from_dict(data: object) -> Method:

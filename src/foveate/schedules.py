@@ -76,7 +76,7 @@ class Keep(Schedule):
         for block in range(depth):
             current = n if method.site is Site.KV else current  # every block starts from all keys again
             if block in wanted:
-                _check_step(self, method, block, current, wanted[block])
+                _check_step(self, method.in_block(block, depth), block, current, wanted[block])
                 current = wanted[block]
             counts.append(current)
         return tuple(counts)
@@ -106,8 +106,9 @@ class KeepRate(Schedule):
         for block in range(depth):
             current = n if method.site is Site.KV else current
             if block in sites and self.rate < 1:
-                wanted = method.keep_count(self.rate, current, n, sites.index(block) + 1)
-                _check_step(self, method, block, current, wanted)
+                own = method.in_block(block, depth)
+                wanted = own.keep_count(self.rate, current, n, sites.index(block) + 1)
+                _check_step(self, own, block, current, wanted)
                 current = wanted
             counts.append(current)
         return tuple(counts)
@@ -116,7 +117,11 @@ class KeepRate(Schedule):
         sites = middle_blocks(depth, 3) if self.blocks is None else self.blocks
         counts = (n, *self.counts(method, depth, n))
         stages = ((stage, block, counts[block]) for stage, block in enumerate(sites, start=1))
-        acts = [b for s, b, left in stages if counts[b + 1] == left and method.acts_on_all(self.rate, left, n, s)]
+        acts = [
+            block
+            for stage, block, left in stages
+            if counts[block + 1] == left and method.in_block(block, depth).acts_on_all(self.rate, left, n, stage)
+        ]
         return tuple(acts) if self.rate < 1 else ()
 
 
@@ -151,9 +156,9 @@ class RemovePerBlock(Schedule):
 
     def counts(self, method: Method, depth: int, n: int) -> tuple[int, ...]:
         counts, current = [], n
-        for removed in self.removals(depth):
+        for block, removed in enumerate(self.removals(depth)):
             current = n if method.site is Site.KV else current
-            current = max(current - removed, method.fewest(current), min(current, 1))
+            current = max(current - removed, method.in_block(block, depth).fewest(current), min(current, 1))
             counts.append(current)
         return tuple(counts)
 

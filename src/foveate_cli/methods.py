@@ -5,11 +5,14 @@ from __future__ import annotations
 from foveate_cli import names
 from foveate_cli.arguments import Commands, add_command, add_json, completed_by
 
-DESCRIPTION = "List methods with their options. Use them as --method NAME or --method NAME:OPTION=VALUE,OPTION=VALUE."
+DESCRIPTION = """\
+List methods with their options. Use them as --method NAME or --method NAME:OPTION=VALUE,OPTION=VALUE. A method that is
+the value of an option takes its own in parentheses: --method 'Mixture:first=Ward(rounds=2),then=ToMe,switch=6'."""
 EPILOG = """\
 examples:
   foveate methods
   foveate methods EViT --json
+  foveate methods Mixture
 
 keys of --json:
   a list; in each entry: name, description, site (where in a block it acts), needs_class_token, training_free,

@@ -7,8 +7,8 @@ from pathlib import Path
 from foveate_cli import arguments
 
 DESCRIPTION = """\
-Find the reduction of a model that meets a constraint best, on unlabeled images: which method, in which blocks, how many
-tokens. Some images choose, others judge. Nothing is trained."""
+Find the reduction of a model that meets a constraint best, on unlabeled images: which method or which two of them, in
+which blocks, how many tokens. Some images choose, others judge. Nothing is trained."""
 
 EPILOG = """\
 constraints (one on quality, one on cost, or one of each):
@@ -20,6 +20,7 @@ examples:
   foveate search deit_small_patch16_224 --pretrained --data photos --for 'agreement>=0.99'
   foveate search deit_small_patch16_224 --pretrained --data photos --for 'macs<=0.4' --methods Ward ToMe
   foveate search hf:facebook/dinov2-small --data photos --for 'cosine>=0.98' --for 'speedup>=1.5'
+  foveate search deit_small_patch16_224 --pretrained --data photos --for 'speedup>=2' --no-mixtures
   foveate search runs/camvid/best --data camvid --for 'miou>=0.97' --optimize latency --batch-size 1
 
 Writes the found reduction, with all that was measured on the way, to --out. Ctrl-C keeps the best so far and exits with
@@ -27,7 +28,7 @@ Writes the found reduction, with all that was measured on the way, to --out. Ctr
 nearest setting.
 
 keys of --json: those of the file: constraints, met, complete, reduction, finalists, optimized, seed, seconds,
-  calibration_images, levels, sensitivities, measured, unreduced_memory_mib (if memory counts)"""
+  calibration_images, levels, sensitivities, mixture, measured, unreduced_memory_mib (if memory counts)"""
 
 DEFAULT_IMAGES = 256
 
@@ -55,6 +56,12 @@ def add_parser(commands: arguments.Commands) -> None:
     group = parser.add_argument_group("search")
     trials = "random changes of the counts of each finalist"
     arguments.add_default(group, "--trials", 40, trials, type=arguments.positive_int)
+    group.add_argument(
+        "--no-mixtures",
+        action="store_false",
+        dest="mixtures",
+        help="leave out mixtures of two methods; by default the best is tried if it promises more than each alone",
+    )
     arguments.add_batch_size(group)
     arguments.add_default(
         group, "--seconds", 10.0, "seconds of timing for each finalist", "S", arguments.positive_float

@@ -53,7 +53,7 @@ def test_a_merged_token_counts_as_often_as_its_patches(family, monkeypatch):
     apart = fv.reduce_(make(family), RepeatTail(), fv.Keep({3: 9}))
     with torch.no_grad():
         got = main_output(merged, images())
-        monkeypatch.setattr(engine, "_size_after", lambda *_: None)  # every token of the second is one patch
+        monkeypatch.setattr(engine, "size_after", lambda *_: None)  # every token of the second is one patch
         want = main_output(apart, images())
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
 
@@ -64,7 +64,7 @@ def test_later_attention_counts_a_merged_token_as_often_as_its_patches(family, m
     apart = fv.reduce_(make(family), RepeatTail(), fv.Keep({1: 9}))
     with torch.no_grad():
         got = main_output(merged, images())
-        monkeypatch.setattr(engine, "_size_after", lambda *_: None)
+        monkeypatch.setattr(engine, "size_after", lambda *_: None)
         want = main_output(apart, images())
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
 

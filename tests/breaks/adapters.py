@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .entry import (
+    DAMPING,
     GRID,
     HEADS,
     HVT,
@@ -156,8 +157,8 @@ BREAKS: list[Break] = [
         "state shared by threads",
         "adapters/engine.py",
         "        view = self.view(stream, scores, index)",
-        "        self.method.__dict__['_now'] = self.view(stream, scores, index)\n"
-        "        __import__('time').sleep(0.001)\n        view = self.method.__dict__['_now']",
+        "        self.methods[index].__dict__['_now'] = self.view(stream, scores, index)\n"
+        "        __import__('time').sleep(0.001)\n        view = self.methods[index].__dict__['_now']",
         TRAVEL + "eight_threads_sharing_one_model_get_the_single_thread_result",
     ),
     broken(
@@ -300,9 +301,30 @@ BREAKS: list[Break] = [
     broken(
         "attention is never proportional",
         "adapters/engine.py",
-        "if size is not None and self.method.proportional_attention:",
-        "if False:",
+        "counted = size if method.proportional_attention else None",
+        "counted = None",
         HEADS + "later_attention_counts_a_merged_token_as_often_as_its_patches",
+    ),
+    broken(
+        "sizes count in full in a strong reduction",
+        "adapters/engine.py",
+        "strength = size_strength(self.damping, self.plan.mean_share)",
+        "strength = 1.0",
+        DAMPING + "later_attention_counts_a_token_size_to_the_strength_times",
+    ),
+    broken(
+        "tokens that leave a block taken for those that enter it",
+        "costs.py",
+        "entering = [self.num_patches, *map(self.tokens_after, range(len(self.counts) - 1))]",
+        "entering = list(map(self.tokens_after, range(len(self.counts))))",
+        DAMPING + "later_attention_counts_a_token_size_to_the_strength_times",
+    ),
+    broken(
+        "a saved model is damped because methods are today",
+        "methods/validation.py",
+        'BEFORE = {"size_damping": 0.0}',
+        "BEFORE: dict[str, object] = {}",
+        DAMPING + "what_was_saved_before_the_option_was_there_stays_undamped",
     ),
     broken(
         "the plan of another image size",

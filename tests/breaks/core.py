@@ -89,8 +89,8 @@ BREAKS: list[Break] = [
     broken(
         "size used without its logarithm",
         "core/attention.py",
-        "pad(size.log(), (prefix, 0))",
-        "pad(size, (prefix, 0))",
+        "bias = size.log() if strength == 1",
+        "bias = size if strength == 1",
         ATTENTION + "a_token_of_size_s_weighs_as_much_as_s_copies_of_it",
     ),
     broken(

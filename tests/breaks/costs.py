@@ -29,14 +29,14 @@ BREAKS: list[Break] = [
     broken(
         "every method's MACs forgotten",
         "costs.py",
-        "return work, method.macs(step_shape(shape, plan, index))",
+        "return work, method.in_block(index, shape.depth).macs(step_shape(shape, plan, index))",
         "return work, 0",
         OUTPUTS + "macs_equal_torchs_flop_counter",
         OUTPUTS + "own_macs_are_what_a_method_adds_to_the_free_slice",
     ),
     broken(
         "a budget that adds sites",
-        "costs.py",
+        "plans.py",
         "sites = [block for block in range(end) if plan.acts_in(block)]",
         "sites = list(range(end))",
         SCHEDULES + "a_budget_may_name_its_blocks",
@@ -44,7 +44,7 @@ BREAKS: list[Break] = [
     broken(
         "MLP over all incoming tokens",
         "costs.py",
-        "through_mlp = prefix + kept if acts and plan.site is Site.POST_ATTN else queries",
+        "through_mlp = prefix + kept if acts and site is Site.POST_ATTN else queries",
         "through_mlp = queries",
         POOLING_TABLE,
         OUTPUTS + "macs_equal_torchs_flop_counter",

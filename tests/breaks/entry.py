@@ -13,6 +13,7 @@ GRID, SYSTEMS = "contract/test_grid.py::test_", "adapters/test_systems.py::test_
 TOWERS, BACKBONES = "adapters/test_hf_towers.py::test_", "adapters/test_hf_backbones.py::test_"
 EMBEDDING = "tasks/test_embedding.py::test_"
 HEADS, TIMM, UNIT = "adapters/test_heads.py::test_", "adapters/test_timm.py::test_", "adapters/test_unit_qk.py::test_"
+DAMPING = "adapters/test_size_damping.py::test_"
 REFUSED, HVT = "adapters/test_refused_models.py::test_", "models/test_hvt_models.py::test_"
 SCHEDULES, REDUCTIONS, STORAGE = "test_schedules.py::test_", "test_reductions.py::test_", "test_storage.py::test_"
 REGISTRY, COMMAND = "methods/test_registry.py::test_", "cli/test_cli_main.py::test_"

@@ -12,6 +12,7 @@ from . import (
     evaluation,
     instances,
     methods,
+    mixtures,
     positions,
     scale,
     systems,
@@ -24,6 +25,7 @@ from .entry import Break
 BREAKS: list[Break] = [
     *core.BREAKS,
     *methods.BREAKS,
+    *mixtures.BREAKS,
     *costs.BREAKS,
     *values.BREAKS,
     *bounds.BREAKS,

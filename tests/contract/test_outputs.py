@@ -68,14 +68,19 @@ def test_tokens_are_as_many_as_planned(pair):
 def test_prefix_tokens_are_untouched_by_the_reduction(pair, monkeypatch):
     method, family = pair
     seen = []
-    original = type(method).combine
 
-    def spy(self, view, assignment):
-        out = original(self, view, assignment)
-        seen.append((view, out))
-        return out
+    def watch(kind):
+        original = kind.combine
 
-    monkeypatch.setattr(type(method), "combine", spy)
+        def spy(self, view, assignment):
+            out = original(self, view, assignment)
+            seen.append((view, out))
+            return out
+
+        monkeypatch.setattr(kind, "combine", spy)
+
+    for kind in {type(method.in_block(block, DEPTH)) for block in range(DEPTH)}:
+        watch(kind)
     model = shared(family, method)
     with torch.no_grad():
         main_output(model, images())

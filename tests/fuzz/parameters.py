@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import foveate as fv
+from foveate.reductions import method_code
 
 from .values import HOSTILE, Accepts
 
@@ -123,6 +124,8 @@ def options_of(method: type[fv.Method]) -> dict[str, Parameter]:
 
 
 def _literal(value: Any) -> str:
+    if isinstance(value, fv.Method):
+        return method_code(value)
     return repr(value.value if isinstance(value, Enum) else value)
 
 
@@ -131,6 +134,8 @@ def _fits(name: str, hint: Any) -> Accepts:
         return lambda value: isinstance(value, int | str) and value in typing.get_args(hint)
     if hint == tuple[int, ...]:
         return is_blocks
+    if hint is fv.Method:
+        return is_method
     seeds = (-(2**63), 2**64 - 1)
     kinds: dict[Any, Accepts] = {bool: truth, int: whole(*(seeds if name == "seed" else (0, 100)))}
     kinds[float] = lambda value: number(-1e301, 1e301)(value)

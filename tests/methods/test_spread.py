@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.costs import count, make_plan
+from foveate.costs import count
 from foveate.methods import EViT, RandomSelect, TokenPooling, ToMe, TopK, Ward
 from foveate.methods.base import KEPT_PER_TWELFTH, middle_blocks
 from foveate.methods.dynamic_vit import DynamicViT
+from foveate.plans import make_plan
 from foveate.schedules import Budget, Keep
 from test_schedules import DEIT_S
 

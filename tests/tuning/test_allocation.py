@@ -45,7 +45,7 @@ def test_no_counts_are_better_at_a_price(table, price):
 
 def test_steps_out_of_reach_are_not_taken():
     table = [[0, 0, 0, 0]] * 3
-    halves = allocate(LEVELS, table, block_cost, 1.0, lambda before, after: after >= before / 2)
+    halves = allocate(LEVELS, table, block_cost, 1.0, lambda block, before, after: after >= before / 2)
     assert halves.counts == (20, 20, 20)  # from 36 to 20, and none of 20 to 9
     assert allocate(LEVELS, table, block_cost, 1.0).counts == (4, 4, 4)
 

@@ -18,8 +18,9 @@ from torch.nn.functional import pad
 from foveate.adapters.reduced import Reducer, check_whole
 from foveate.adapters.stream import BlockOutput, Encoded, Step, Stream
 from foveate.core.graphs import in_graph
-from foveate.costs import Plan, at_grid, count, level_plans, unreduced
+from foveate.costs import Plan, at_grid, count, unreduced
 from foveate.methods.validation import check_type
+from foveate.plans import level_plans
 from foveate.schedules import Adaptive
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ def _until(runner: Runner, stream: Stream, first: int) -> tuple[list[BlockOutput
         outputs.append(BlockOutput(runner.plain_block(stream, index)))
         stream = outputs[-1].stream
     half, scores = runner.attention_half(stream, first)
-    costs = runner.method.removal_costs(runner.view(half, scores, first))
+    costs = runner.methods[first].removal_costs(runner.view(half, scores, first))
     assert costs is not None, "checked when the schedule is resolved"
     return outputs, half, scores, costs.detach()
 

@@ -21,6 +21,7 @@ from foveate.adapters.blocks import BlockPieces, Heads
 from foveate.adapters.inside import run_inside
 from foveate.adapters.positions import Positions
 from foveate.adapters.reduced import Reducer
+from foveate.adapters.sizes import counted_after, size_after
 from foveate.adapters.stream import BlockOutput, Encoded, Step, Stream, spread
 from foveate.adapters.unit_qk import UnitPieces
 from foveate.core import (
@@ -31,11 +32,10 @@ from foveate.core import (
     class_row,
     class_value_row,
     log_size_bias,
-    pool_size,
     size_strength,
 )
 from foveate.core.precision import row_norms
-from foveate.methods.base import BlockView, Method, Site
+from foveate.methods.base import BlockView, Site
 from foveate.methods.learned import MaskTrainedMethod
 
 if TYPE_CHECKING:
@@ -127,18 +127,16 @@ class Runner:
         self.modules, self.masks = reducer.modules_by_block, reducer.masks
         self.grid = family.grid_for(*images.shape[-2:])
         self.plan = reducer.plan_for(self.grid)
-        self._method = reducer.method
+        method, depth = reducer.method, reducer.shape.depth
+        self.methods = [] if method is None else [method.in_block(index, depth) for index in range(depth)]
         weighs = reducer.shape.head_reads_patches and reducer.heads_weigh_by_size
         averages = family.averages_positions
-        self.tracks_size = weighs or averages or (self._method is not None and self._method.uses_size)
+        self.tracks_size = weighs or averages or (method is not None and method.uses_size)
+        self.damping = 0.0 if method is None else method.size_damping
+        self.methods_differ_in_attention = len({one.proportional_attention for one in self.methods}) > 1
         self.spreads = self.plan.output != "tokens" or self.plan.unmerge_after is not None
         self.own_residual = self.plan.output in ("grid-residual", "grid-attention")
         self.keeps_steps = record or self.spreads
-
-    @property
-    def method(self) -> Method:
-        assert self._method is not None, "only called if there is a method"
-        return self._method
 
     def run(self, stream: Stream, index: int, steps: Sequence[Step]) -> BlockOutput:
         """Run one block with its reduction; ``steps`` are the reductions before it that still hold."""
@@ -172,22 +170,24 @@ class Runner:
             return self._last_block_for_prefix(pieces, stream, index)
         if not acts:
             return BlockOutput(self.plain_block(stream, index))
-        if self.method.site is Site.POST_ATTN:
+        method = self.methods[index]
+        if method.site is Site.POST_ATTN:
             return self._reduce_after_attention(pieces, stream, index)
-        if self.method.site is Site.KV:
+        if method.site is Site.KV:
             return self._reduce_keys_values(pieces, stream, index)
-        if self.method.site is Site.PRE_BLOCK:
+        if method.site is Site.PRE_BLOCK:
             stream, step = self._reduce(stream, {}, index)
             return BlockOutput(self.plain_block(stream, index), step)
-        if "mlp_shift" in self.method.needs(self.has_cls):
+        if "mlp_shift" in method.needs(self.has_cls):
             return BlockOutput(*self._reduce(*self._block_with_shift(pieces, stream, index), index))
         return BlockOutput(*self._reduce(self.plain_block(stream, index), {}, index))
 
     def _masked_block(self, pieces: BlockPieces, stream: Stream, index: int) -> BlockOutput:
         """Train a method that masks: no token is removed, and masked tokens no longer count."""
         if self.plan.acts_in(index):
-            assert isinstance(self.method, MaskTrainedMethod)
-            keep = self.method.decide(self.view(stream, {}, index), stream.keep)
+            method = self.methods[index]
+            assert isinstance(method, MaskTrainedMethod)
+            keep = method.decide(self.view(stream, {}, index), stream.keep)
             size = keep.clamp(min=LEAST_WEIGHT) if self.tracks_size else None
             stream = stream._replace(keep=keep, size=size)
         if stream.keep is None:
@@ -249,7 +249,7 @@ class Runner:
         pieces = self.pieces[index]
         normed = pieces.normed(stream.tokens)
         attended, scores = self._attend_with_scores(pieces, pieces.project(normed), stream, index)
-        if "normed" in self.method.needs(self.has_cls):
+        if "normed" in self.methods[index].needs(self.has_cls):
             scores["normed"] = normed[:, self.prefix :]
         x = stream.tokens + pieces.after_attention(attended, normed)
         return stream._replace(tokens=x), scores
@@ -277,13 +277,13 @@ class Runner:
     def _last_block_for_prefix(self, pieces: BlockPieces, stream: Stream, index: int) -> BlockOutput:
         """Run the last block for prefix tokens only; patch tokens serve as keys and values and end here."""
         step, acts = None, self.plan.acts_in(index)
-        if acts and self.method.site is Site.PRE_BLOCK:
+        if acts and self.methods[index].site is Site.PRE_BLOCK:
             stream, step = self._reduce(stream, {}, index)
 
         def work(x: Tensor) -> tuple[Tensor, Step | None]:
             normed, key_step = pieces.normed(x), None
             sources = stream._replace(tokens=normed)
-            if acts and self.method.site is Site.KV:
+            if acts and self.methods[index].site is Site.KV:
                 sources, key_step = self._reduce(Stream(normed, positions=stream.positions), {}, index)
             own = None if stream.positions is None else stream.positions.of_no_patch(normed.device)
             after = _attend_to(pieces, index, sources, x[:, : self.prefix], normed[:, : self.prefix], own)
@@ -296,14 +296,15 @@ class Runner:
         self, pieces: BlockPieces, plain: Heads, stream: Stream, index: int
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Attention, and the scores of patch tokens that the method needs."""
-        needs, scale, rows = self.method.needs(self.has_cls), pieces.scale, _rows(stream, index)
+        method, scale, rows = self.methods[index], pieces.scale, _rows(stream, index)
+        needs = method.needs(self.has_cls)
         heads, pair_bias = pieces.placed(plain, rows, rows)
         bias = _sum(stream.bias, pair_bias)
         scores = {}
         if RECEIVED & needs:
             others, dropout = "attn_from_others" in needs, pieces.attention_dropout
             if needs >= RECEIVED:
-                raise ValueError(f"{self.method.name} needs {' and '.join(sorted(RECEIVED))}; one of them is computed.")
+                raise ValueError(f"{method.name} needs {' and '.join(sorted(RECEIVED))}; one of them is computed.")
             scored = attend_and_score(*heads, bias=bias, scale=scale, dropout=dropout, from_others=others)
             name = "attn_from_others" if others else "attn_received"
             attended, scores = scored.attended, {name: scored.received, "cls_attn": scored.class_row}
@@ -327,26 +328,31 @@ class Runner:
 
     def _reduce(self, stream: Stream, scores: dict[str, Tensor], index: int) -> tuple[Stream, Step | None]:
         view = self.view(stream, scores, index)
-        assignment, tokens = self.method.reduce(view, self.plan.counts[index])
+        method = self.methods[index]
+        assignment, tokens = method.reduce(view, self.plan.counts[index])
         self._check_count(assignment, index)
-        size = _size_after(stream.size, assignment, tokens) if self.tracks_size else None
+        size = size_after(stream.size, assignment, tokens) if self.tracks_size else None
+        if self.methods_differ_in_attention:
+            counted = counted_after(stream.counted, assignment, tokens, method.proportional_attention)
+        else:
+            counted = size if method.proportional_attention else None
         bias = None
-        if size is not None and self.method.proportional_attention:
-            strength = size_strength(self.method.size_damping, self.plan.mean_share)
-            bias = log_size_bias(size, self.prefix, tokens.dtype, strength)
+        if counted is not None:
+            strength = size_strength(self.damping, self.plan.mean_share)
+            bias = log_size_bias(counted, self.prefix, tokens.dtype, strength)
         positions = stream.positions
         if positions is not None:
             positions = positions.after(assignment, stream.size, tokens.shape[0], tokens.device)
         step = Step(assignment, view.patches, tokens[:, self.prefix :]) if self.keeps_steps else None
-        return Stream(tokens, size, bias, positions=positions), step
+        return Stream(tokens, size, bias, counted, positions=positions), step
 
     def _check_count(self, assignment: Assignment, index: int) -> None:
         """Check the number of slots: another number than planned would make every cost wrong."""
-        planned = self.plan.counts[index]
-        fewer_keys = self.method.site is Site.KV and assignment.num_out < planned  # image content may lead to fewer
+        planned, method = self.plan.counts[index], self.methods[index]
+        fewer_keys = method.site is Site.KV and assignment.num_out < planned  # image content may lead to fewer
         if assignment.num_out != planned and not fewer_keys:
             raise ValueError(
-                f"{type(self.method).__name__}.assign got keep={planned} in block {index} and returned "
+                f"{type(method).__name__}.assign got keep={planned} in block {index} and returned "
                 f"{assignment.num_out} slots. Return as many slots as keep."
             )
 
@@ -376,13 +382,3 @@ def _attend_to(
 
 def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
     return other if one is None else one if other is None else one + other
-
-
-def _size_after(size: Tensor | None, assignment: Assignment, tokens: Tensor) -> Tensor | None:
-    if assignment.sizes is not None:
-        return assignment.sizes
-    if size is None and assignment.selects:
-        return None  # a selection of single patches: every size is still 1
-    if size is None:
-        size = torch.ones(tokens.shape[0], assignment.num_in, device=tokens.device)
-    return pool_size(size, assignment)

@@ -18,6 +18,7 @@ from foveate.adapters.family import Family, UnsupportedModel
 from foveate.adapters.inside import admit_
 from foveate.adapters.reduced import CHILD, Reduced, Reducer, check_whole, copy_root, detach_, reduced_class
 from foveate.methods.learned import MaskTrainedMethod
+from foveate.methods.options import methods_in
 from foveate.methods.validation import shown, shown_error
 from foveate.reductions import Reduction
 
@@ -113,10 +114,10 @@ def attach_(model: Any, reduction: Reduction) -> Any:
         raise ValueError(
             f"The model already has an attribute {CHILD!r}, which foveate needs for its own module. Rename it."
         )
-    method = reduction.method
-    if method is not None and method.needs_class_token and not family.has_cls:
+    parts = [] if reduction.method is None else methods_in(reduction.method)
+    if not family.has_cls and (ranking := [part for part in parts if part.needs_class_token]):
         raise ValueError(
-            f"{type(method).__name__} ranks by class-token attention; this model has no class token. "
+            f"{ranking[-1].name} ranks by class-token attention; this model has no class token. "
             "Use ToMe, or TopK, which then ranks by the attention a token receives."
         )
     shape = family.shape()

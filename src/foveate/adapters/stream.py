@@ -18,6 +18,7 @@ class Stream(NamedTuple):
     tokens: Tensor  # (B, P + N, C)
     size: Tensor | None = None  # (B, N) patches each token stands for; None while every token is one patch
     bias: Tensor | None = None  # (B, 1, 1, P + N) log size for attention; None unless attention is proportional
+    counted: Tensor | None = None  # (B, N) patches each token counts for in attention; None while all count for one
     keep: Tensor | None = None  # (B, N) tokens that still count, if training masks them; None if all do
     positions: Positions | None = None  # where patch tokens are, if blocks read that
 

@@ -54,6 +54,8 @@ def _plain(default: object) -> object:
     """A default ready for JSON; None if there is none."""
     if isinstance(default, Enum):
         return default.value
+    if isinstance(default, Method):
+        return option_text(default)
     return None if default is dataclasses.MISSING else default
 
 
@@ -86,6 +88,8 @@ def type_text(kind: object) -> str:
         return "|".join(map(str, typing.get_args(kind)))
     if isinstance(kind, type) and issubclass(kind, Enum):
         return "|".join(str(member.value) for member in kind)
+    if kind is Method:
+        return "method, or method(option=value)"
     return kind.__name__ if isinstance(kind, type) else str(kind)
 
 

@@ -39,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
             **asked.as_dict(),
             optimize=args.optimize,
             methods=methods,
+            mixtures=args.mixtures,
             calibration=half,
             validation=half,
             trials=args.trials,

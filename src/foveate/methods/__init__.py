@@ -19,6 +19,7 @@ from foveate.methods.hvt_pool import HVTPool
 from foveate.methods.importance_select import ImportanceSelect
 from foveate.methods.learned import LearnedMethod, MaskTrainedMethod
 from foveate.methods.mctf import MCTF
+from foveate.methods.mixture import Mixture
 from foveate.methods.patch_merger import PatchMerger
 from foveate.methods.pitome import PiToMe
 from foveate.methods.power import PoWER, PoWERSearch
@@ -61,6 +62,7 @@ __all__ = [
     "LearnedMethod",
     "MaskTrainedMethod",
     "Method",
+    "Mixture",
     "Need",
     "PatchMerger",
     "PiToMe",

@@ -147,6 +147,21 @@ class Method(ABC):
         assignment = self.assign(view, keep)
         return assignment, self.combine(view, assignment)
 
+    def in_block(self, index: int, depth: int) -> Method:
+        """The method of block ``index``: itself, unless its blocks differ (``Mixture``).
+
+        Whoever knows the block asks this method for its site, needs, cost and smallest count.
+        """
+        return self
+
+    def within(self, first: int, last: int) -> Method:
+        """The same method for a model that has only the blocks from ``first`` to ``last``."""
+        return self
+
+    def sites(self, depth: int) -> tuple[Site, ...]:
+        """Where each block reduces."""
+        return tuple(self.in_block(index, depth).site for index in range(depth))
+
     def needs(self, has_cls: bool) -> frozenset[Need]:
         """What it reads from attention on a model with (``has_cls``) or without a class token."""
         return NOTHING
@@ -215,6 +230,10 @@ class Method(ABC):
         """
         return None
 
+    def free_slice(self) -> Method | None:
+        """The upper limit of its speed, if one blind cut (``FreeSlice``) is not the same work; else None."""
+        return None
+
     def spread(self, strength: float, depth: int, n: int) -> tuple[int, ...]:
         """Counts after each block for a strength in [0, 1). ``Budget`` searches over the strength.
 
@@ -237,7 +256,7 @@ class Method(ABC):
             early = min(done, stronger)
             power = max(0.0, early + min(done - early, behind) - max(0.0, steps - worth)) + beyond * early / stronger
             wanted = current if done == 0 else max(1, min(current, round(n * share**power)))
-            current = current if wanted == current else max(wanted, self.fewest(current))
+            current = current if wanted == current else max(wanted, self.in_block(block, depth).fewest(current))
             counts.append(current)
         return tuple(counts)
 
@@ -247,7 +266,8 @@ class Method(ABC):
         for block in range(depth):
             if block in blocks:
                 stage += 1
-                current = max(1, self.fewest(current), min(current, round(n * (1 - strength) ** stage)))
+                least = max(1, self.in_block(block, depth).fewest(current))
+                current = max(least, min(current, round(n * (1 - strength) ** stage)))
             counts.append(current)
         return tuple(counts)
 

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from foveate.core import Assignment, selection
 from foveate.methods.base import BlockView, Kind, Method, Site
-from foveate.methods.learned import LearnedMethod
 from foveate.methods.registry import register
 
 
@@ -38,5 +37,4 @@ class FreeSlice(Method):
 
 def speed_limit_of(method: Method) -> Method:
     """The method that cuts tokens off blindly to the same counts: the upper limit of ``method``'s speed."""
-    own = method.free_slice() if isinstance(method, LearnedMethod) else None
-    return own or FreeSlice(site=method.site)
+    return method.free_slice() or FreeSlice(site=method.site)

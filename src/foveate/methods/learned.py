@@ -40,10 +40,6 @@ class LearnedMethod(Method):
         """An equal ratio at three evenly spaced blocks, as in the papers: each of them has a module to train."""
         return self.equal_ratio(middle_blocks(depth, 3), strength, depth, n)
 
-    def free_slice(self) -> Method | None:
-        """The upper limit of its speed, if a blind cut (``FreeSlice``) would omit part of its work; else None."""
-        return None
-
 
 @dataclass(frozen=True)
 class MaskTrainedMethod(LearnedMethod):

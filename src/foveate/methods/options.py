@@ -12,6 +12,11 @@ from foveate.methods.validation import BEFORE, RENAMED, option_types, schedule_h
 
 TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
+WRITTEN = {"always written": True}
+"""Metadata of an option without which a method's text would say too little."""
+MOST_METHODS = 10
+"""So many colons and parentheses may open in a text, so that none is nested deeper than Python can follow."""
+
 
 def build(name: str, options: dict[str, object] | None = None) -> Method:
     """Create the method called ``name`` with ``options``. Values may be text, as on the command line.
@@ -47,10 +52,19 @@ def describe(method: Method) -> dict[str, object]:
 
 
 def parse(text: str) -> Method:
-    """Read ``name`` or ``name:option=value,option=value``, e.g. ``EViT:fuse=false``, ``strided-conv:blocks=3+6``."""
+    """Read ``name`` or ``name:option=value,option=value``, e.g. ``EViT:fuse=false``, ``strided-conv:blocks=3+6``.
+
+    ``name(option=value)`` is the same, and can be a value itself: ``Mixture:first=Ward(rounds=2),then=ToMe,switch=6``.
+    """
+    if text.count("(") != text.count(")"):
+        raise ValueError(f"Parentheses do not match in {text!r}.")
+    if text.count("(") + text.count(":") > MOST_METHODS:
+        raise ValueError(f"At most {MOST_METHODS} methods with options fit into one text; got {text[:80]!r}...")
     name, _, rest = text.partition(":")
+    if "(" in name:
+        name, _, rest = text.strip().removesuffix(")").partition("(")
     options: dict[str, object] = {}
-    for item in filter(None, rest.split(",")):
+    for item in filter(None, _split_outside_parentheses(rest)):
         option, equals, value = item.partition("=")
         if not equals:
             raise ValueError(f"Write a method's options as name=value; got {item!r} in {text!r}.")
@@ -59,24 +73,50 @@ def parse(text: str) -> Method:
 
 
 def method_text(method: Method) -> str:
-    """The method as ``parse`` reads it, without options at their default."""
+    """The method as ``parse`` reads it, mostly without options at their default."""
     changed = [f"{name}={option_text(value)}" for name, value in changed_options(method)]
     return f"{method.name}:{','.join(changed)}" if changed else method.name
 
 
 def changed_options(method: Method) -> list[tuple[str, object]]:
-    """The options that differ from their default, with their values."""
+    """The options that differ from their default, or that are always written, with their values."""
     values = [(field, getattr(method, field.name)) for field in dataclasses.fields(method)]
-    return [(field.name, value) for field, value in values if value != field.default]
+    return [(field.name, value) for field, value in values if value != field.default or field.metadata == WRITTEN]
+
+
+def methods_in(method: Method) -> list[Method]:
+    """The method, and those that are values of its options."""
+    values = [getattr(method, field.name) for field in dataclasses.fields(method)]
+    return [method, *(value for value in values if isinstance(value, Method))]
 
 
 def option_text(value: object) -> str:
     """An option's value as ``parse`` reads it."""
+    if isinstance(value, Method):
+        return _nested_text(value, changed_options(value))
     if isinstance(value, Enum):
         return str(value.value)
     if isinstance(value, tuple):
         return "+".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _nested_text(method: Method, options: list[tuple[str, object]]) -> str:
+    """The method as the value of an option of another one."""
+    texts = [f"{name}={option_text(value)}" for name, value in options]
+    return f"{method.name}({','.join(texts)})" if texts else method.name
+
+
+def _split_outside_parentheses(text: str) -> list[str]:
+    """Split at the commas that are not inside parentheses."""
+    items, depth = [""], 0
+    for letter in text:
+        depth += (letter == "(") - (letter == ")")
+        if letter == "," and depth == 0:
+            items.append("")
+        else:
+            items[-1] += letter
+    return items
 
 
 def _current_name(cls: type[Method], option: str, value: object) -> str:
@@ -107,6 +147,8 @@ def _converted(value: object, kind: object) -> object:
 
 
 def _plain(value: object) -> object:
+    if isinstance(value, Method):  # with all options, so that a stored mixture does not change with their defaults
+        return _nested_text(value, [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)])
     if isinstance(value, Enum):
         return value.value
     return list(value) if isinstance(value, tuple) else value

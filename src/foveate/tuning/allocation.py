@@ -15,8 +15,13 @@ from typing import NamedTuple
 
 BlockCost = Callable[[int, int, int], float]
 """Cost of a block by (its index, patch tokens before its reduction, patch tokens after)."""
-Reachable = Callable[[int, int], bool]
-"""Whether one step can lead from a number of tokens to another."""
+Reachable = Callable[[int, int, int], bool]
+"""Whether one step can lead in a block from a number of tokens to another: (index, before, after)."""
+
+
+def any_step(block: int, before: int, after: int) -> bool:
+    """For methods that can remove any number of tokens at once."""
+    return True
 
 
 class Allocation(NamedTuple):
@@ -32,7 +37,7 @@ def allocate(
     table: Sequence[Sequence[float]],
     cost: BlockCost,
     price: float,
-    reachable: Reachable = lambda before, after: True,
+    reachable: Reachable = any_step,
 ) -> Allocation:
     """The counts with the smallest ``divergence + price * cost``.
 
@@ -54,7 +59,7 @@ def allocate(
             if value == math.inf:
                 continue
             for after in range(before, len(levels)):
-                if after > before and not reachable(levels[before], levels[after]):
+                if after > before and not reachable(block, levels[before], levels[after]):
                     continue
                 total = value + row[after] - row[before] + price * cost(block, levels[before], levels[after])
                 if total < new[after][0]:
@@ -81,7 +86,7 @@ def front(
     levels: Sequence[int],
     table: Sequence[Sequence[float]],
     cost: BlockCost,
-    reachable: Reachable = lambda before, after: True,
+    reachable: Reachable = any_step,
     prices: int = 60,
 ) -> list[Allocation]:
     """Allocations from the most expensive to the cheapest, for prices over ten decades."""
@@ -101,7 +106,7 @@ def cheapest_within(
     table: Sequence[Sequence[float]],
     cost: BlockCost,
     budget: float,
-    reachable: Reachable = lambda before, after: True,
+    reachable: Reachable = any_step,
 ) -> Allocation | None:
     """The allocation of least divergence whose cost is at most ``budget``, by bisection; None if none is."""
     low, high = 1e-12, 1e12

@@ -52,7 +52,7 @@ class Macs(Expense):
 
     def of_block(self, method: Method, block: int, before: int, after: int) -> float:
         depth, n = self.shape.depth, self.shape.num_patches
-        plan = Plan(method.site, n, (before,) * block + (after,) * (depth - block), self.exact)
+        plan = Plan(method.sites(depth), n, (before,) * block + (after,) * (depth - block), self.exact)
         if block == 0 and before != n:
             plan = replace(plan, num_patches=before)
         return float(sum(block_macs(self.shape, self.shape.blocks[block], plan, method, block)))
@@ -88,7 +88,8 @@ class Seconds(Expense):
         family = inspect(model)
         self.model, self.patches, self.depth = model, family.shape().num_patches, len(family.blocks)
         self.images = self._some_images(batch_size)
-        schedules = {method: _schedules(method, self.depth, self.patches) for method in methods}
+        parts = dict.fromkeys(method.in_block(block, self.depth) for method in methods for block in range(self.depth))
+        schedules = {method: _schedules(method, self.depth, self.patches) for method in parts}
         dropped = [{0: max(1, round(share * self.patches))} for share in self.SHARES]
         runs: dict[Hashable, nn.Module] = {WHOLE: model}
         for method, kept in [(FreeSlice(), dropped), *schedules.items()]:
@@ -110,8 +111,8 @@ class Seconds(Expense):
         if self._last is not None and block == self.depth - 1:
             base, slope = self._last  # keys and values of all tokens, queries of the prefix only
             return max(0.0, base + slope * before)
-        blocks = float(self._blocks @ self._features_of_block(before, after))
-        return blocks + (self._own_time(method, before, after) if after < before else 0.0)
+        blocks, own = float(self._blocks @ self._features_of_block(before, after)), method.in_block(block, self.depth)
+        return blocks + (self._own_time(own, before, after) if after < before else 0.0)
 
     def fixed(self) -> float:
         return self._rest

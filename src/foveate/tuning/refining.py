@@ -89,8 +89,8 @@ def fitted(
 
 def _counts(kept: Sequence[float], patches: int, method: Method) -> Counts:
     counts, current = [], patches
-    for share in kept:
+    for block, share in enumerate(kept):
         wanted = min(current, max(1, round(current * share)))
-        current = wanted if wanted == current else max(wanted, method.fewest(current))
+        current = wanted if wanted == current else max(wanted, method.in_block(block, len(kept)).fewest(current))
         counts.append(current)
     return tuple(counts)

@@ -2,8 +2,10 @@
 
 1. A table for each method: how much the output diverges if one block alone reduces its tokens (``sensitivity``).
 2. From the table and a cost that adds up over blocks, dynamic programming finds counts for any budget (``allocation``).
-3. Counts are measured and changed at random where that helps (``refining``).
-4. Finalists are judged by images that chose nothing, and timed if the constraint is on time.
+3. From the same tables, the best mixture of two methods; it goes on if it promises to be better than each alone
+   (``mixing``).
+4. Counts are measured and changed at random where that helps (``refining``).
+5. Finalists are judged by images that chose nothing, and timed if the constraint is on time.
 
 A bound on quality becomes the smallest budget whose counts keep it; a bound on cost is the budget itself.
 """
@@ -47,6 +49,7 @@ def search(
     memory_mib: float | None = None,
     optimize: Goal = "macs",
     methods: Sequence[Method | str] = METHODS,
+    mixtures: bool = True,
     calibration: int = 256,
     validation: int = 256,
     trials: int = 40,
@@ -75,6 +78,8 @@ def search(
         memory_mib: largest peak of a pass beyond weights and images, in MiB.
         optimize: what to make small for a bound on quality: ``macs``, ``latency`` on this machine or ``memory``.
         methods: methods to search, or their names.
+        mixtures: also try the best mixture of two of them (``Mixture``), if what was measured of each predicts it to be
+            better than each alone. For a bound on memory there is no such prediction.
         calibration: images that choose.
         validation: other images that judge. If there are fewer in all, both get their share.
         trials: random changes of the counts of each finalist.
@@ -102,6 +107,7 @@ def search(
     check_workers(workers)
     check_type(str | None, "text", split=split)
     check_type(int, "a whole number", seed=seed)
+    check_type(bool, "True or False", mixtures=mixtures)
     chosen = _methods(methods)
     whole = _unreduced(model)
     task = task_of(whole)
@@ -116,7 +122,7 @@ def search(
     judge = RememberingJudge(whole, choosing, task, quality, known)
     started = time.monotonic()
     with shown_progress(progress) as told:
-        run = Strategy(whole, constraints, optimize, fitting, judge, trials, batch_size, seed, told)
+        run = Strategy(whole, constraints, optimize, fitting, judge, trials, batch_size, seed, told, mixtures)
         try:
             run.run()
         finally:

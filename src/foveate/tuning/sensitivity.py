@@ -39,12 +39,12 @@ def sensitivities(
     levels = levels_of(patches)
     table, done = [], 0
     for block in range(depth):
-        known = {0.0: 0.0}
+        known, own = {0.0: 0.0}, method.in_block(block, depth)  # alone, a block of a mixture is one of its part
         for share in MEASURED:
-            keep = _reachable(method, patches, round(share * patches))
+            keep = _reachable(own, patches, round(share * patches))
             last = exact_last_block and block == depth - 1
             if not last:
-                reduction = Reduction(method, Keep({block: keep}), exact_last_block=exact_last_block)
+                reduction = Reduction(own, Keep({block: keep}), exact_last_block=exact_last_block)
                 known[1 - keep / patches] = judge.judge(reduction, images).divergence
             done += 1
             progress(f"sensitivity of {method.name}", done, depth * len(MEASURED))

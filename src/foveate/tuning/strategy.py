@@ -20,11 +20,12 @@ from foveate.methods.base import Method
 from foveate.methods.options import method_text
 from foveate.reductions import Reduction
 from foveate.schedules import Keep
-from foveate.tuning.allocation import cheapest_within
+from foveate.tuning.allocation import Allocation, BlockCost, cheapest_within
 from foveate.tuning.constraints import Constraints, Goal, UnmetConstraint
 from foveate.tuning.expenses import Expense, Macs, Seconds
 from foveate.tuning.found import Finalist, Found
 from foveate.tuning.judging import Judge, Judged
+from foveate.tuning.mixing import Mixed, best_mixture
 from foveate.tuning.refining import refined
 from foveate.tuning.sensitivity import levels_of, sensitivities
 
@@ -52,6 +53,7 @@ class Strategy:
     batch_size: int
     seed: int
     progress: Progress
+    mixtures: bool = True
     tables: dict[str, list[list[float]]] = field(default_factory=dict)
     trials_done: list[tuple[Reduction, Judged]] = field(default_factory=list)
     finalists: list[Finalist] = field(default_factory=list)
@@ -65,6 +67,8 @@ class Strategy:
         self.times = self.constraints.needs_times or self.goal == "latency"
         self.memory = self.constraints.memory_mib is not None or self.goal == "memory"
         self._peaks: dict[Reduction, float] = {}
+        self._costs: dict[Method, BlockCost] = {}
+        self._mixed: Mixed | None = None
 
     # -- choosing
 
@@ -82,7 +86,7 @@ class Strategy:
                 self._for_memory(self.constraints.memory_mib)
             elif self.constraints.expense is not None:
                 budget = self._budget()
-                self._for_budgets([budget] * len(self.methods))
+                self._for_budgets([(method, budget) for method in self._with_mixture(budget)])
             else:
                 self._for_quality()
             self.complete = True
@@ -98,14 +102,43 @@ class Strategy:
         return bounds.latency_ms / 1000 if bounds.latency_ms is not None else whole / (bounds.speedup or 1.0)
 
     def _allocated(self, method: Method, budget: float) -> tuple[int, ...] | None:
-        found = cheapest_within(
-            self.levels,
-            self.tables[method_text(method)],
-            cache(partial(self.expense.of_block, method)),
-            budget - self.expense.fixed(),
-            lambda before, after: after >= method.fewest(before),
-        )
+        found = self._allocation(method, budget)
         return None if found is None else found.counts
+
+    def _allocation(self, method: Method, budget: float) -> Allocation | None:
+        """The counts of least predicted divergence; those of a mixture come from the tables of its parts."""
+        parts = [method.in_block(block, self.shape.depth) for block in range(self.shape.depth)]
+        measured = method_text(method) in self.tables
+        tables = [self.tables[method_text(method if measured else part)] for part in parts]
+        costs = [self._cost_in_block(part) for part in parts]
+        return cheapest_within(
+            self.levels,
+            [table[block] for block, table in enumerate(tables)],
+            lambda block, before, after: costs[block](block, before, after),
+            budget - self.expense.fixed(),
+            lambda block, before, after: after >= parts[block].fewest(before),
+        )
+
+    def _cost_in_block(self, part: Method) -> BlockCost:
+        if part not in self._costs:
+            self._costs[part] = cache(partial(self.expense.of_block, part))
+        return self._costs[part]
+
+    def _with_mixture(self, budget: float) -> Sequence[Method]:
+        """The methods, and a mixture of two of them if it is predicted to be better than each alone."""
+        if not self.mixtures:
+            return self.methods
+
+        def predicted(method: Method) -> float | None:
+            found = self._allocation(method, budget)
+            return None if found is None else found.divergence
+
+        self.progress("mixtures", 0, None)
+        self._mixed = best_mixture(self.methods, self.shape.depth, predicted)
+        self.progress("mixtures", 1, 1)
+        if self._mixed is None or not self._mixed.is_promising or self._mixed.method in self.methods:
+            return self.methods
+        return [*self.methods, self._mixed.method]
 
     def _by_default(self, method: Method, budget: float) -> tuple[int, ...] | None:
         """The method's own default counts (docs/schedules.md) for a budget; None if they cannot meet it."""
@@ -119,23 +152,24 @@ class Strategy:
                 strong, found = strength, counts
         return found
 
-    def _for_budgets(self, budgets: Sequence[float | None]) -> None:
+    def _for_budgets(self, budgets: Sequence[tuple[Method, float]]) -> None:
         """Counts of every method for its budget, from its table and by default; the best two are refined."""
         begun = []
-        for number, (method, budget) in enumerate(zip(self.methods, budgets, strict=True)):
-            if budget is not None:
-                starts = dict.fromkeys((self._allocated(method, budget), self._by_default(method, budget)))
-                measured = [(self._measured(method, one).distance, number, one) for one in starts if one is not None]
-                begun += sorted(measured)[:1]
+        for number, (method, budget) in enumerate(budgets):
+            starts = dict.fromkeys((self._allocated(method, budget), self._by_default(method, budget)))
+            measured = [(self._measured(method, one).distance, number, one) for one in starts if one is not None]
+            begun += sorted(measured)[:1]
         if not begun:
             raise self._out_of_reach()
-        for _, index, counts in sorted(begun)[:2]:
-            self._refine(self.methods[index], counts, budgets[index] or 0.0)
+        for _, number, counts in sorted(begun)[:2]:
+            method, budget = budgets[number]
+            self._refine(method, counts, budget)
 
     def _for_memory(self, most: float) -> None:
         """The largest budget of each method whose counts stay below a peak: fewer tokens need less, mostly."""
         shares = [self._largest_share(method, most) for method in self.methods]
-        self._for_budgets([None if share is None else share * self.expense.whole() for share in shares])
+        reached = [(method, share) for method, share in zip(self.methods, shares, strict=True) if share is not None]
+        self._for_budgets([(method, share * self.expense.whole()) for method, share in reached])
 
     def _largest_share(self, method: Method, most: float) -> float | None:
         low, high, found = LEAST_SHARE, MOST_SHARE, None
@@ -154,13 +188,13 @@ class Strategy:
     def _for_quality(self) -> None:
         """The smallest budget of each method whose counts keep the quality, then finer counts there."""
         whole = self.expense.whole()
-        ends = []
-        for method in self.methods:
-            share = self._smallest_share(method)
-            if share is not None:
-                ends.append((share, self.methods.index(method)))
-        for share, index in sorted(ends)[:2]:
-            method = self.methods[index]
+        shares = [self._smallest_share(method) for method in self.methods]
+        least = min((share for share in shares if share is not None), default=None)
+        methods = self.methods if least is None else self._with_mixture(least * whole)
+        shares += [self._smallest_share(method) for method in methods[len(self.methods) :]]
+        ends = [(share, number) for number, share in enumerate(shares) if share is not None]
+        for share, number in sorted(ends)[:2]:
+            method = methods[number]
             for step in (1.0, 0.97, 0.94, 0.91):  # refined counts may keep the quality at a smaller budget
                 counts = self._allocated(method, share * step * whole)
                 if counts is None or not self._keeps(self._refine(method, counts, share * step * whole)):
@@ -298,6 +332,7 @@ class Strategy:
             "calibration_images": len(self.judge.images),
             "levels": list(self.levels),
             "sensitivities": self.tables,
+            "mixture": None if self._mixed is None else self._mixed.as_dict(),
             "measured": [
                 {"reduction": r.text, "quality": j.quality, "divergence": j.divergence, "distance": j.distance}
                 for r, j in self.trials_done

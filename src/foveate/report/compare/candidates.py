@@ -16,6 +16,7 @@ from foveate.costs import ModelShape, Plan, count, unreduced
 from foveate.data.preprocessing import Preprocessing
 from foveate.evaluation.speed import free_slice
 from foveate.methods.base import Method
+from foveate.methods.mixture import Mixture
 from foveate.methods.options import method_text, parse
 from foveate.methods.registry import all_methods
 from foveate.methods.validation import shown
@@ -66,8 +67,8 @@ class Candidates:
 
 
 def default_methods() -> list[str]:
-    """Return the names of all methods that work on a pretrained model without training."""
-    return [name for name, cls in all_methods().items() if cls.training_free]
+    """Return the names of all methods that work on a pretrained model without training. Mixtures are made of them."""
+    return [name for name, cls in all_methods().items() if cls.training_free and cls is not Mixture]
 
 
 def read_methods(given: str | Method | Iterable[str | Method] | None) -> list[Method]:
@@ -219,7 +220,7 @@ def _unreachable(shape: ModelShape, method: Method, budget: float, exact: bool) 
     least = smallest_budget(shape, method, exact)
     if least is not None and budget < least:
         return f"{type(method).__name__} cannot go below {least:.3f} of the MACs on this model."
-    untouched = Plan(method.site, shape.num_patches, (shape.num_patches,) * shape.depth, exact)
+    untouched = Plan(method.sites(shape.depth), shape.num_patches, (shape.num_patches,) * shape.depth, exact)
     return NO_TOKEN_GOES if count(shape, untouched, None, 0).macs < budget * _unreduced_macs(shape) else ""
 
 
@@ -234,7 +235,7 @@ def smallest_budget(shape: ModelShape, method: Method, exact: bool) -> float | N
         counts = Keep(counts).counts(method, shape.depth, shape.num_patches)
     except PlanError:
         return None
-    least = count(shape, Plan(method.site, shape.num_patches, counts, exact), method, 0).macs
+    least = count(shape, Plan(method.sites(shape.depth), shape.num_patches, counts, exact), method, 0).macs
     return math.ceil(1000 * least / _unreduced_macs(shape)) / 1000
 
 
