@@ -14,6 +14,7 @@ from foveate.costs import count
 from foveate.methods.options import method_text
 from foveate.plans import make_plan
 from foveate.tuning.constraints import Constraints
+from foveate.tuning.damping import at_default
 from foveate.tuning.expenses import Macs, Seconds
 from foveate.tuning.judging import Judge
 from foveate.tuning.mixing import WORTH_MEASURING, best_mixture
@@ -126,7 +127,7 @@ def told_tables(monkeypatch):
 
 
 def tried(found):
-    return {fv.Reduction.parse(one["reduction"]).method for one in found.to_dict()["measured"]}
+    return {at_default(fv.Reduction.parse(one["reduction"]).method) for one in found.to_dict()["measured"]}
 
 
 @pytest.mark.parametrize("bound", [{"macs": 0.6}, {"agreement": 0.5}], ids=["cost", "quality"])

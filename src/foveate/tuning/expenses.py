@@ -17,6 +17,7 @@ from foveate.methods import FreeSlice
 from foveate.methods.base import Method
 from foveate.reductions import Reduction
 from foveate.schedules import Keep
+from foveate.tuning.damping import at_default
 
 WHOLE, EXACT, FEW = "unreduced", "exact last block", "exact last block, few tokens"
 """Models that are timed beside those of each method."""
@@ -88,7 +89,8 @@ class Seconds(Expense):
         family = inspect(model)
         self.model, self.patches, self.depth = model, family.shape().num_patches, len(family.blocks)
         self.images = self._some_images(batch_size)
-        parts = dict.fromkeys(method.in_block(block, self.depth) for method in methods for block in range(self.depth))
+        inside = [method.in_block(block, self.depth) for method in methods for block in range(self.depth)]
+        parts = dict.fromkeys(map(at_default, inside))
         schedules = {method: _schedules(method, self.depth, self.patches) for method in parts}
         dropped = [{0: max(1, round(share * self.patches))} for share in self.SHARES]
         runs: dict[Hashable, nn.Module] = {WHOLE: model}
@@ -121,7 +123,7 @@ class Seconds(Expense):
         return self._whole
 
     def _own_time(self, method: Method, before: int, after: int) -> float:
-        return max(0.0, float(_site_features(before, after) @ self._own[method]))
+        return max(0.0, float(_site_features(before, after) @ self._own[at_default(method)]))
 
     def _some_images(self, batch_size: int) -> Tensor:
         reference = next(self.model.parameters())

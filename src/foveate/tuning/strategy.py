@@ -22,6 +22,7 @@ from foveate.reductions import Reduction
 from foveate.schedules import Keep
 from foveate.tuning.allocation import Allocation, BlockCost, cheapest_within
 from foveate.tuning.constraints import Constraints, Goal, UnmetConstraint
+from foveate.tuning.damping import best_damped
 from foveate.tuning.expenses import Expense, Macs, Seconds
 from foveate.tuning.found import Finalist, Found
 from foveate.tuning.judging import Judge, Judged
@@ -69,6 +70,7 @@ class Strategy:
         self._peaks: dict[Reduction, float] = {}
         self._costs: dict[Method, BlockCost] = {}
         self._mixed: Mixed | None = None
+        self._dampings: dict[Method, Method] = {}
 
     # -- choosing
 
@@ -226,6 +228,7 @@ class Strategy:
 
     def _refine(self, method: Method, counts: tuple[int, ...], budget: float) -> Judged:
         patches = self.shape.num_patches
+        method = self._damped(method, counts)
         best, _ = refined(
             counts,
             patches,
@@ -239,6 +242,12 @@ class Strategy:
             lambda tried: self.judge.judge(self._reduction(method, tried), TABLE_IMAGES).distance,
         )
         return self._measured(method, best)
+
+    def _damped(self, method: Method, counts: tuple[int, ...]) -> Method:
+        """The method with the ``size_damping`` that is best at these counts; it stays for later ones of this search."""
+        if method not in self._dampings:
+            self._dampings[method] = best_damped(method, lambda one: self._measured(one, counts).distance)
+        return self._dampings[method]
 
     def _reduction(self, method: Method, counts: tuple[int, ...]) -> Reduction:
         return Reduction(method, Keep(list(counts)), exact_last_block=self.exact)
