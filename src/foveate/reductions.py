@@ -12,7 +12,7 @@ from torch import nn
 
 from foveate.costs import ModelShape, Output, Plan
 from foveate.methods.base import Method
-from foveate.methods.options import build_described, changed_options, method_text, methods_in
+from foveate.methods.options import build, changed_options, method_text, methods_in
 from foveate.methods.options import describe as method_to_dict
 from foveate.methods.options import parse as parse_method
 from foveate.methods.validation import shown
@@ -274,7 +274,7 @@ def method_from_dict(data: object) -> Method:
         or set(data) != {"name", "options"}
     ):
         raise ValueError(f"A stored method needs exactly a name and options, got {data!r:.120}.")
-    return build_described(str(data["name"]), dict(data["options"]))
+    return build(str(data["name"]), dict(data["options"]))
 
 
 def _check_stored(data: Mapping[str, Any]) -> None:

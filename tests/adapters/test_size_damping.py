@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 import foveate as fv
 from foveate.core import log_size_bias, size_strength
-from zoo import PATCHES, blocks_of, encoded, family_of, images, make
+from zoo import PATCHES, blocks_of, defaults, encoded, family_of, images, make
 
-METHODS = [fv.Ward(), fv.TokenPooling(), fv.ToMe(size_damping=0.3)]
+METHODS = [fv.Ward(size_damping=0.3), fv.TokenPooling(size_damping=0.3), fv.ToMe(size_damping=0.3)]
 KEEP = fv.Keep({1: 24, 2: 15})
 ENTERING = (PATCHES, PATCHES, 24, 15)
 
@@ -81,9 +81,5 @@ def test_a_negative_damping_is_refused():
         fv.Ward(size_damping=-0.1)
 
 
-def test_what_was_saved_before_the_option_was_there_stays_undamped():
-    stored = fv.Reduction(fv.Ward(), fv.Budget(0.5)).to_dict()
-    assert fv.Reduction.from_dict(stored).method == fv.Ward()
-    del stored["method"]["options"]["size_damping"]
-    assert fv.Reduction.from_dict(stored).method == fv.Ward(size_damping=0.0)
-    assert fv.Reduction.parse("ward --budget 0.5").method == fv.Ward()
+def test_it_is_off_unless_asked_for():
+    assert all(method.size_damping == 0 for method in defaults())

@@ -320,13 +320,6 @@ BREAKS: list[Break] = [
         DAMPING + "later_attention_counts_a_token_size_to_the_strength_times",
     ),
     broken(
-        "a saved model is damped because methods are today",
-        "methods/validation.py",
-        'BEFORE = {"size_damping": 0.0}',
-        "BEFORE: dict[str, object] = {}",
-        DAMPING + "what_was_saved_before_the_option_was_there_stays_undamped",
-    ),
-    broken(
         "the plan of another image size",
         "adapters/engine.py",
         "self.plan = reducer.plan_for(self.grid)",

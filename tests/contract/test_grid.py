@@ -1,7 +1,6 @@
 """The contract, part three: one feature for every patch out of a reduced encoder, at its end or behind a range."""
 
 import copy
-import dataclasses
 
 import pytest
 import torch
@@ -154,8 +153,6 @@ def test_behind_a_range_every_patch_has_its_token_again(pair):
         with pytest.raises(fv.PlanError, match="fixes its own counts"):
             reduced(family, method, merge_unmerge=(1, 2))
         return
-    if method.size_damping:  # it follows the whole schedule, and this law compares two
-        method = dataclasses.replace(method, size_damping=0.0)  # type: ignore[call-arg]
     x, schedule = images(2), fv.KeepRate(0.6, blocks=(1, 2))
     model = reduced(family, method, schedule, merge_unmerge=(1, 2))
     trace = fv.trace(model, x)

@@ -27,6 +27,7 @@ MIXTURES = [
     fv.Mixture(fv.EViT(), fv.ToMe(**NO_LOG_SIZE), 2),  # ToMe's means weigh it by what it stands for
     fv.Mixture(fv.ToMe(**NO_LOG_SIZE), fv.Ward(), 2),
     fv.Mixture(fv.TopK(), fv.ToMe(**NO_LOG_SIZE), 3),  # every token counts for one
+    fv.Mixture(fv.ToMe(), fv.Ward(size_damping=0.3), 2),  # one damping for all blocks
 ]
 
 

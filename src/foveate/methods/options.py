@@ -8,7 +8,7 @@ from enum import Enum
 
 from foveate.methods.base import Method
 from foveate.methods.registry import all_methods, method_class
-from foveate.methods.validation import BEFORE, RENAMED, option_types, schedule_hint
+from foveate.methods.validation import RENAMED, option_types, schedule_hint
 
 TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
@@ -35,14 +35,8 @@ def build(name: str, options: dict[str, object] | None = None) -> Method:
     return cls(**values)
 
 
-def build_described(name: str, options: dict[str, object]) -> Method:
-    """``build`` for options of ``describe``: one that is missing is younger than they are, and was never on."""
-    types = option_types(method_class(name))
-    return build(name, {option: value for option, value in BEFORE.items() if option in types} | options)
-
-
 def describe(method: Method) -> dict[str, object]:
-    """``{"name": ..., "options": {...}}``, ready for JSON; ``build_described`` is its inverse."""
+    """``{"name": ..., "options": {...}}``, ready for JSON; ``build`` is its inverse."""
     if all_methods().get(method.name) is not type(method):
         raise ValueError(
             f"{method.name} is not registered and cannot be stored. Decorate its class with @foveate.methods.register."

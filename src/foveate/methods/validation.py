@@ -25,9 +25,6 @@ SCHEDULE_OF = {
 RENAMED = {"carry": "proportional_attention"}
 """Options of earlier versions; files that hold them are still read."""
 
-BEFORE = {"size_damping": 0.0}
-"""Options that earlier versions did not have, with what those did; files without them are read so."""
-
 LARGEST = 2**53
 """Whole numbers stay below it, so that torch's generators and sizes can hold what is computed from them."""
 

@@ -18,8 +18,8 @@ from foveate.tuning.constraints import Quality
 from foveate.tuning.judging import Judge, Judged
 
 SECONDS_BETWEEN_WRITES = 2.0
-VERSION = 3
-"""Version of the stored form. The first had no distances and no number, the second no damped sizes."""
+VERSION = 2
+"""Version of the stored form; the first had no distances and no number."""
 AGAIN = "Use another file to measure anew."
 
 
