@@ -308,7 +308,7 @@ BREAKS: list[Break] = [
     broken(
         "sizes count in full in a strong reduction",
         "adapters/engine.py",
-        "strength = size_strength(self.damping, self.plan.mean_share)",
+        "strength = size_strength(self.damping, self.plan.mean_share) if self.damping else 1.0",
         "strength = 1.0",
         DAMPING + "later_attention_counts_a_token_size_to_the_strength_times",
     ),

@@ -338,7 +338,7 @@ class Runner:
             counted = size if method.proportional_attention else None
         bias = None
         if counted is not None:
-            strength = size_strength(self.damping, self.plan.mean_share)
+            strength = size_strength(self.damping, self.plan.mean_share) if self.damping else 1.0
             bias = log_size_bias(counted, self.prefix, tokens.dtype, strength)
         positions = stream.positions
         if positions is not None:
