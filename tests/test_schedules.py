@@ -16,16 +16,9 @@ from hypothesis import strategies as st
 from foveate.costs import BlockShape, ModelShape, count
 from foveate.methods import EViT, FreeSlice, Method, RandomSelect, Site, TokenPooling, ToMe, TopK, Ward
 from foveate.plans import make_plan
-from foveate.schedules import (
-    Budget,
-    Keep,
-    KeepRate,
-    PlanError,
-    RemovePerBlock,
-    Schedule,
-    schedule_from_dict,
-    schedule_to_dict,
-)
+from foveate.schedules import Budget, Keep, KeepRate, PlanError, RemovePerBlock, Schedule
+from foveate.schedules import schedule_from_dict as from_dict
+from foveate.schedules import schedule_to_dict as to_dict
 
 DIM = 384
 BLOCK = BlockShape(DIM, 6, 64, query_macs=DIM**2, key_value_macs=2 * DIM**2, proj_macs=DIM**2, mlp_macs=8 * DIM**2)
@@ -263,12 +256,12 @@ def test_schedules_are_equal_by_value_and_hashable(one, same):
 
 @pytest.mark.parametrize("schedule", [first for first, _ in SAMPLES], ids=repr)
 def test_a_described_schedule_can_be_built_again_from_json(schedule):
-    assert schedule_from_dict(json.loads(json.dumps(schedule_to_dict(schedule)))) == schedule
+    assert from_dict(json.loads(json.dumps(to_dict(schedule)))) == schedule
 
 
 def test_a_schedule_of_an_unknown_kind_is_refused():
     with pytest.raises(PlanError, match=r"no schedule 'sometimes'\. Known: keep, keep-rate"):
-        schedule_from_dict({"kind": "sometimes"})
+        from_dict({"kind": "sometimes"})
 
 
 @pytest.mark.parametrize("schedule", [Keep([9, 4]), Keep({1: 9, 3: 4}), KeepRate(0.7, (3,)), Budget(0.5)])

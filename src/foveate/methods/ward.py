@@ -38,8 +38,8 @@ class Ward(Method):
     """Add log(size) to attention logits, so that a merged token weighs as much as its members."""
     size_damping: float = 0.0
     """How much less log(size) counts the fewer patches are left: times 1 - size_damping log(1 / s), with s the share of
-    patches that enter a block, mean over blocks. It changes fewer decisions of a classifier of photographs, and more of
-    a model that counts; ``fv.search`` chooses it on your images."""
+    patches that enter a block, mean over blocks. It brings a classifier of photographs closer to
+    the unreduced model, and takes a model that counts away from it; ``fv.search`` chooses it on your images."""
     rescale: bool = True
     """Scale a merged token, which is shorter than its members, to their mean norm."""
 
