@@ -129,6 +129,20 @@ BREAKS: list[Break] = [
         SELECT + "the_k_largest_stay_in_their_original_order",
     ),
     broken(
+        "places counted through the whole batch",
+        "core/graphs.py",
+        "flat if b == 1 else flat % n",
+        "flat",
+        "core/test_graphs.py::test_what_stays_is_in_order_and_knows_its_new_place",
+    ),
+    broken(
+        "a merged token is stretched to the norm of its first member",
+        "core/assignment.py",
+        "own.scatter_add(1, more.dst, gained.to(own.dtype)).unsqueeze(2)",
+        "own.unsqueeze(2)",
+        ASSIGNMENT + "a_token_that_nobody_joins_stays_as_it_is_and_a_mean_has_the_mean_norm",
+    ),
+    broken(
         "a slot whose weights are all zero is divided by zero",
         "core/select.py",
         "edge.clamp(min=torch.finfo(torch.float32).tiny)",

@@ -16,8 +16,10 @@ from foveate.core import (
     Clusters,
     cluster_medoids,
     compose,
+    joined_means,
     partition,
     pool,
+    pool_at_mean_norm,
     pool_size,
     selection,
     slot_weights,
@@ -295,3 +297,18 @@ def test_pooling_another_number_of_tokens_is_refused(shape):
 def test_spreading_another_number_of_slots_is_refused(shape):
     with pytest.raises(ValueError, match="2 output slots"):
         unpool(torch.zeros(shape), selection(torch.tensor([[0, 1]]), 5))
+
+
+@pytest.mark.parametrize("width", [8, 192, 193])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_token_that_nobody_joins_stays_as_it_is_and_a_mean_has_the_mean_norm(width, dtype):
+    x = tokens(2, 41, 0, width).to(dtype)
+    joining, slot = torch.tensor([[1, 4, 9, 30]] * 2), torch.tensor([[0, 0, 7, 20]] * 2)
+    first = torch.tensor([[i for i in range(40) if i not in (1, 4, 9, 30)]] * 2)
+    y = pool_at_mean_norm(x, joined_means(first, joining, slot, 40), prefix=1)
+    alone = [j for j in range(36) if j not in (0, 7, 20)]
+    assert torch.equal(y[:, 0], x[:, 0])
+    assert torch.equal(y[:, 1:][:, alone], x[:, 1:][:, first[0, alone]])
+    for j, members in ((0, [0, 1, 4]), (7, [9, int(first[0, 7])]), (20, [30, int(first[0, 20])])):
+        wanted = x[:, 1:][:, members].float().norm(dim=-1).mean(dim=1)
+        torch.testing.assert_close(y[:, 1 + j].float().norm(dim=-1), wanted, rtol=1e-2, atol=0)

@@ -37,6 +37,8 @@ class Operations(nn.Module):
             graphs.lengths(rows),
             graphs.squared_lengths(rows / 8),
             graphs.positions(score > 1, N),
+            graphs.places(graphs.is_among_largest(score, K), K),
+            *graphs.compact(N, chosen),
             graphs.ranks(score),
             graphs.add_into_slots(rows, owner, 5),
             graphs.fill_diagonal(rows @ rows.transpose(1, 2), 7.0),
@@ -65,6 +67,18 @@ def test_equal_scores_go_to_the_lower_index(rows):
     assert [sorted(row) for row in graphs.smallest(-score, K).tolist()] == by_position
     assert graphs.largest_and_rest(score, K)[1].tolist() == [sorted(ranked(row)[K:]) for row in rows]
     assert graphs.ranks(score).tolist() == [[ranked(row).index(i) for i in range(N)] for row in rows]
+
+
+@given(tied_scores)
+def test_what_stays_is_in_order_and_knows_its_new_place(rows):
+    score = torch.tensor(rows)
+    leaving = graphs.largest(score, K)
+    staying, slot = graphs.compact(N, leaving)
+    left = [sorted(ranked(row)[K:]) for row in rows]
+    assert staying.tolist() == left
+    assert slot.gather(1, staying).tolist() == [list(range(N - K)) for _ in rows]
+    marked = torch.ones(score.shape, dtype=torch.bool).scatter(1, leaving, False)
+    assert graphs.places(marked, N - K).tolist() == left
 
 
 def tied(batch: int) -> Tensor:

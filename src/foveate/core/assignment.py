@@ -142,13 +142,22 @@ def joined_means(first: Tensor, joining: Tensor, slot: Tensor, num_in: int, size
 
     The mean is weighted by ``size`` (B, num_in). If few of many tokens merge, this is faster than ``weighted_means``.
     """
-    if size is None:
-        own, part = torch.ones(first.shape, device=first.device), torch.ones(slot.shape, device=slot.device)
-    else:
-        own, part = size.gather(1, first), size.gather(1, joining)
+    own, part = _own_and_joining(first, joining, size)
     total = own.scatter_add(1, slot, part)
     more = Joining(joining, slot, part / total.gather(1, slot))
     return Assignment(first, None, None, num_in, first.shape[1], more, total)
+
+
+def joined_sizes(first: Tensor, joining: Tensor, slot: Tensor, size: Tensor | None = None) -> Tensor:
+    """The sizes of ``joined_means``, (B, K)."""
+    own, part = _own_and_joining(first, joining, size)
+    return own.scatter_add(1, slot, part)
+
+
+def _own_and_joining(first: Tensor, joining: Tensor, size: Tensor | None) -> tuple[Tensor, Tensor]:
+    if size is None:
+        return torch.ones(first.shape, device=first.device), torch.ones(joining.shape, device=joining.device)
+    return size.gather(1, first), size.gather(1, joining)
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:
@@ -279,9 +288,19 @@ def _pick_and_join(x: Tensor, a: Assignment, more: Joining, prefix: int, at_mean
     others = x.reshape(b * n, c).index_select(0, flat_index(more.src, n, prefix).view(-1))
     weight = more.weight.reshape(-1, 1)
     rows.index_add_(0, slot, ((others - own) * weight).to(x.dtype))
-    if at_mean_norm:
-        _stretch_joined(rows, slot, lengths(own), lengths(others), weight)
-    return y
+    if not at_mean_norm:
+        return y
+    factor = stretch(y[:, prefix:], _mean_norms(x[:, prefix:], a.src, more))  # 1 where nobody joined
+    return y * torch.nn.functional.pad(factor.to(x.dtype), (0, 0, prefix, 0), value=1.0)
+
+
+def _mean_norms(x: Tensor, first: Tensor | None, more: Joining) -> Tensor:
+    """The mean norm of the tokens x (B, N, C) that each slot holds, (B, K, 1); of a single one exactly its norm."""
+    assert first is not None
+    norm = lengths(x, keepdim=False)
+    own = norm.gather(1, first)
+    gained = (norm.gather(1, more.src) - own.gather(1, more.dst)) * more.weight
+    return own.scatter_add(1, more.dst, gained.to(own.dtype)).unsqueeze(2)
 
 
 def _join_by_product(first: Tensor, others: Tensor, more: Joining, prefix: int, at_mean_norm: bool) -> Tensor:
@@ -293,19 +312,6 @@ def _join_by_product(first: Tensor, others: Tensor, more: Joining, prefix: int, 
         return mean
     wanted = left * lengths(first) + share @ lengths(others)
     return mean * stretch(mean, wanted).to(mean.dtype)
-
-
-def _stretch_joined(rows: Tensor, slot: Tensor, own: Tensor, others: Tensor, weight: Tensor) -> None:
-    """Scale the means in ``rows`` at ``slot`` to their tokens' mean norm, in place.
-
-    All arguments but ``rows`` have one entry per joining token. A slot that several tokens join appears several times
-    and is stretched in as many equal parts.
-    """
-    by_slot = torch.cat([(others - own) * weight, torch.ones_like(own)], dim=1)
-    by_slot = own.new_zeros(rows.shape[0], 2).index_add(0, slot, by_slot.to(own.dtype)).index_select(0, slot)
-    wanted, parts = own + by_slot[:, :1], by_slot[:, 1:]
-    mean = rows.index_select(0, slot)
-    rows.index_add_(0, slot, mean * ((stretch(mean, wanted) - 1) / parts).to(mean.dtype))
 
 
 def stretch(mean: Tensor, wanted: Tensor) -> Tensor:

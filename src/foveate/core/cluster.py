@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from foveate.core.assignment import Assignment, Joining, joined_means, pool, take, weighted_means
-from foveate.core.graphs import fill_diagonal, in_graph, largest_by_position, min_into_slots, positions, squared_lengths
+from foveate.core.assignment import Assignment, Joining, joined_means, joined_sizes, pool, take, weighted_means
+from foveate.core.graphs import fill_diagonal, in_graph, largest_by_position, min_into_slots, places, squared_lengths
 from foveate.core.noise import counter_uniform
 from foveate.core.precision import centered, in_full_precision, to_float
 from foveate.core.tiles import MOST_TOKENS, by_strips
@@ -131,7 +131,7 @@ def cluster_means(clusters: Clusters, size: Tensor | None = None, weight: Tensor
     if weight is None:
         return joined_means(clusters.member, others, slot, n, size)
     mean = joined_means(clusters.member, others, slot, n, relative_weights(weight))
-    sizes = joined_means(clusters.member, others, slot, n, size).sizes
+    sizes = joined_sizes(clusters.member, others, slot, size)
     return Assignment(mean.src, None, None, n, mean.num_out, mean.joining, sizes)
 
 
@@ -139,7 +139,7 @@ def cluster_medoids(clusters: Clusters, size: Tensor | None = None) -> Assignmen
     """Every slot is the unchanged representative of a cluster and stands for all its members."""
     others, slot = _other_members(clusters)
     n = clusters.owner.shape[1]
-    sizes = joined_means(clusters.member, others, slot, n, size).sizes
+    sizes = joined_sizes(clusters.member, others, slot, size)
     no_share = torch.zeros(slot.shape, device=slot.device)  # members count in sizes, but not in the pooled token
     joining = Joining(others, slot, no_share)
     return Assignment(clusters.member, None, None, n, clusters.member.shape[1], joining, sizes)
@@ -215,8 +215,8 @@ def _other_members(clusters: Clusters) -> tuple[Tensor, Tensor]:
 
 def _all_but(index: Tensor, n: int) -> Tensor:
     """The numbers below n that ``index`` (B, K) does not hold, in order: (B, n - K)."""
-    held = torch.zeros(index.shape[0], n, dtype=torch.bool, device=index.device).scatter(1, index, 1)
-    return positions(~held, n - index.shape[1])
+    free = torch.ones(index.shape[0], n, dtype=torch.bool, device=index.device).scatter(1, index, False)
+    return places(free, n - index.shape[1])
 
 
 def relative_weights(weight: Tensor) -> Tensor:

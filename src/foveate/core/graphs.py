@@ -80,9 +80,21 @@ def positions(marked: Tensor, k: int) -> Tensor:
     return torch.where(marked, place, place + n).topk(k, dim=1, largest=False).indices
 
 
+def places(marked: Tensor, k: int) -> Tensor:
+    """The places where ``marked`` (B, N) is true, in order: (B, K). Every image must have k of them."""
+    if in_graph() or marked.device.type != "cpu":  # a GPU would have to wait for the number of places
+        return positions(marked, k)
+    b, n = marked.shape
+    flat = marked.view(-1).nonzero().view(b, k)
+    return flat if b == 1 else flat % n
+
+
 def compact(n: int, leaving: Tensor) -> tuple[Tensor, Tensor]:
     """Positions that stay, (B, n - R), and the new position of each of n once ``leaving`` (B, R) are removed."""
     b, gone = leaving.shape
+    if not in_graph() and leaving.device.type == "cpu":  # a third of the operations, for which one image waits
+        marked = torch.ones(b, n, dtype=torch.bool).scatter_(1, leaving, False)
+        return places(marked, n - gone), marked.cumsum(1).sub_(1)
     stays = torch.ones(b, n, dtype=torch.long, device=leaving.device).scatter(1, leaving, 0)
     slot = stays.cumsum(1) - 1
     place = torch.arange(n, device=leaving.device).expand(b, n)

@@ -50,8 +50,8 @@ def ward_rounds(x: Tensor, keep: int, weight: Tensor | None = None, rounds: int 
         source, target = _cheapest_proposals(x, w, merges)
         staying, slot = compact(x.shape[1], source)
         joined = slot.gather(1, target)
-        owner = slot.scatter(1, source, joined).gather(1, owner)
-        member = member.gather(1, staying)
+        moved = slot.scatter(1, source, joined)
+        owner, member = (moved, staying) if number == 1 else (moved.gather(1, owner), member.gather(1, staying))
         if number < len(plan):
             means = joined_means(staying, source, joined, x.shape[1], w)
             assert means.sizes is not None
