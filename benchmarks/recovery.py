@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--tune-on", choices=SETS, default="sample", help="the other set judges")
     parser.add_argument("--minutes", type=float, default=15.0, help="time to tune")
     parser.add_argument("--steps", type=int, help="largest number of steps")
-    parser.add_argument("--lr", type=float, default=3e-5, help="highest learning rate")
+    parser.add_argument("--lr", type=float, default=2e-5, help="highest learning rate")
     parser.add_argument("--threads", type=int, default=2, help="threads torch may use")
     parser.add_argument("--csv", type=Path, help="also write the figures to this file")
     args = parser.parse_args()

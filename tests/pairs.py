@@ -33,6 +33,7 @@ from typing import Any
 import foveate as fv
 from foveate.methods import MaskTrainedMethod, Site
 from zoo import (
+    DEPTH,
     FAMILIES,
     ONE_PER_BLOCK,
     ONE_PER_LIBRARY,
@@ -75,6 +76,11 @@ ONE_PER_SITE: tuple[fv.Method, ...] = (fv.DynamicViT(), fv.ToMe(), fv.HVTPool(),
 """Their tokens are chosen by a module and masked in training; merged; pooled, and not weighed by heads; all there."""
 
 
+def _is_several(method: fv.Method) -> bool:
+    """Whether blocks have different methods. Each block then sees one of them, and what that one asks is tried alone."""
+    return any(method.in_block(block, DEPTH) is not method for block in range(DEPTH))
+
+
 def _one_each(methods: Iterable[fv.Method], families: Iterable[str]) -> list[Pair]:
     """Every one of the methods and of the families once or more, in few pairs."""
     # heads that read patch tokens meet methods that merge them, so that sizes reach these heads
@@ -115,7 +121,7 @@ PAIRS = list(
         _pairs([*defaults(), *variants()], ONE_PER_BLOCK[:1])
         + _pairs(defaults(), [WITHOUT_PREFIX])
         + _pairs(_one_per_kind_of_method(), ONE_PER_LIBRARY)
-        + _pairs(_one_per_kind_of_method(asks_of_blocks), ONE_PER_BLOCK)
+        + _pairs([m for m in _one_per_kind_of_method(asks_of_blocks) if not _is_several(m)], ONE_PER_BLOCK)
         + _pairs(ONE_PER_SITE, FAMILIES)
     )
 )

@@ -36,7 +36,7 @@ def add_parser(commands: arguments.Commands) -> None:
     arguments.add_default(group, "--minutes", 10.0, "time to spend", "M", arguments.positive_float)
     group.add_argument("--steps", metavar="N", type=arguments.positive_int, help="largest number of steps")
     arguments.add_default(group, "--batch-size", 32, "images in a step", "N", arguments.positive_int)
-    arguments.add_default(group, "--lr", 3e-5, "highest learning rate", "RATE", arguments.positive_float)
+    arguments.add_default(group, "--lr", 2e-5, "highest learning rate", "RATE", arguments.positive_float)
     text = "bf16 is faster where the processor has it, and the default there"
     group.add_argument("--precision", choices=("fp32", "bf16"), help=text)
     arguments.add_default(parser, "--out", Path("foveate-recovered"), "directory of the model", "DIR", Path)

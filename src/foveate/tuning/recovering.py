@@ -38,8 +38,8 @@ WARMUP = 0.05
 HELD_APART = 0.2
 """Share of the images that judge and do not train."""
 Precision = Literal["fp32", "bf16"]
-AVERAGED = 0.97
-"""Share of the running average that stays at each step: about the last 30 steps count."""
+AVERAGED = 0.99
+"""Share of the running average that stays at each step: a tenth of all steps count, and at most about 100."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def recover(
     minutes: float = 10.0,
     steps: int | None = None,
     batch_size: int = 32,
-    lr: float = 3e-5,
+    lr: float = 2e-5,
     limit: int = 1000,
     split: str | None = None,
     workers: int = 0,
