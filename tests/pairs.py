@@ -77,7 +77,7 @@ ONE_PER_SITE: tuple[fv.Method, ...] = (fv.DynamicViT(), fv.ToMe(), fv.HVTPool(),
 
 
 def _is_several(method: fv.Method) -> bool:
-    """Whether blocks have different methods. Each block then sees one of them, and what that one asks is tried alone."""
+    """Whether blocks have different methods. Each block sees one of them; what that one asks is tried alone."""
     return any(method.in_block(block, DEPTH) is not method for block in range(DEPTH))
 
 
