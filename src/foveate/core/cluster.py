@@ -215,7 +215,7 @@ def _other_members(clusters: Clusters) -> tuple[Tensor, Tensor]:
 
 def _all_but(index: Tensor, n: int) -> Tensor:
     """The numbers below n that ``index`` (B, K) does not hold, in order: (B, n - K)."""
-    free = torch.ones(index.shape[0], n, dtype=torch.bool, device=index.device).scatter(1, index, False)
+    free = torch.ones(index.shape[0], n, dtype=torch.bool, device=index.device).scatter(1, index, 0)
     return places(free, n - index.shape[1])
 
 
