@@ -291,7 +291,7 @@ def _pick_and_join(x: Tensor, a: Assignment, more: Joining, prefix: int, at_mean
     if not at_mean_norm:
         return y
     factor = stretch(y[:, prefix:], _mean_norms(x[:, prefix:], a.src, more))  # 1 where nobody joined
-    return y * torch.nn.functional.pad(factor.to(x.dtype), (0, 0, prefix, 0), value=1.0)
+    return (y * torch.nn.functional.pad(factor, (0, 0, prefix, 0), value=1.0)).to(x.dtype)
 
 
 def _mean_norms(x: Tensor, first: Tensor | None, more: Joining) -> Tensor:

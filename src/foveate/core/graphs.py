@@ -92,7 +92,7 @@ def places(marked: Tensor, k: int) -> Tensor:
 def compact(n: int, leaving: Tensor) -> tuple[Tensor, Tensor]:
     """Positions that stay, (B, n - R), and the new position of each of n once ``leaving`` (B, R) are removed."""
     b, gone = leaving.shape
-    if not in_graph() and leaving.device.type == "cpu":  # a third of the operations, for which one image waits
+    if not in_graph() and leaving.device.type == "cpu":  # half as many operations, which one image waits for
         marked = torch.ones(b, n, dtype=torch.bool).scatter_(1, leaving, False)
         return places(marked, n - gone), marked.cumsum(1).sub_(1)
     stays = torch.ones(b, n, dtype=torch.long, device=leaving.device).scatter(1, leaving, 0)

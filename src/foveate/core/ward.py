@@ -51,6 +51,7 @@ def ward_rounds(x: Tensor, keep: int, weight: Tensor | None = None, rounds: int 
         staying, slot = compact(x.shape[1], source)
         joined = slot.gather(1, target)
         moved = slot.scatter(1, source, joined)
+        # before the first round every token is in its place
         owner, member = (moved, staying) if number == 1 else (moved.gather(1, owner), member.gather(1, staying))
         if number < len(plan):
             means = joined_means(staying, source, joined, x.shape[1], w)
